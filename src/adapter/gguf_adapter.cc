@@ -74,11 +74,11 @@ class Reader {
       const auto* value = file_->Get<std::string>(key);
       return value == nullptr ? std::string() : *value;
     };
-    if (text("general.type") != "adapter" || text("adapter.type") != "lora") {
+    if (text(kGgufType) != "adapter" || text("adapter.type") != "lora") {
       ThrowInvalidInput(
           "{}: is no LoRA adapter: general.type is '{}' and adapter.type '{}', expected 'adapter' "
           "and 'lora'",
-          values_.name, text("general.type"), text("adapter.type"));
+          values_.name, text(kGgufType), text("adapter.type"));
     }
     if (file_->values().Find("adapter.alora.invocation_tokens") != nullptr) {
       ThrowInvalidInput(
@@ -87,7 +87,7 @@ class Reader {
           values_.name);
     }
     const std::string_view expected = GgufFamilyOf(decoder_.model_type).architecture;
-    const std::string found = text("general.architecture");
+    const std::string found = text(kGgufArchitecture);
     if (expected.empty() || found != expected) {
       ThrowInvalidInput("{}: is an adapter for models of the architecture '{}', this model is '{}'",
                         values_.name, found, expected.empty() ? decoder_.model_type : expected);

@@ -12,25 +12,18 @@ namespace qlora {
 namespace {
 
 // The keys that llama.cpp reads for every architecture, by their types.
-constexpr const char* kNumbers[] = {"vocab_size",
-                                    "embedding_length_out",
-                                    "pooling_type",
-                                    "expert_count",
-                                    "expert_group_count",
-                                    "expert_group_used_count",
-                                    "rope.scaling.original_context_length",
-                                    "rope.dimension_count",
-                                    "rope.dimension_count_swa",
-                                    "attention.key_length",
-                                    "attention.value_length",
-                                    "attention.key_length_swa",
-                                    "attention.value_length_swa"};
-constexpr const char* kReals[] = {"rope.freq_base", "rope.scaling.factor", "rope.scale_linear",
-                                  "rope.scaling.attn_factor", "rope.scaling.alpha"};
-constexpr const char* kBools[] = {"attention.causal", "rope.scaling.finetuned"};
+constexpr const char* kNumbers[] = {
+    gguf_key::kVocabulary,      "embedding_length_out",  "pooling_type",
+    gguf_key::kExperts,         gguf_key::kExpertGroups, "expert_group_used_count",
+    gguf_key::kOriginal,        gguf_key::kDims,         gguf_key::kLocalDims,
+    gguf_key::kKeyLength,       gguf_key::kValueLength,  gguf_key::kLocalKeyLength,
+    gguf_key::kLocalValueLength};
+constexpr const char* kReals[] = {gguf_key::kBase, gguf_key::kFactor, gguf_key::kLinear,
+                                  gguf_key::kAttention, "rope.scaling.alpha"};
+constexpr const char* kBools[] = {gguf_key::kCausal, gguf_key::kFinetuned};
 // Of each layer, or one for all.
-constexpr const char* kLists[] = {"feed_forward_length", "attention.head_count",
-                                  "attention.head_count_kv", "expert_used_count"};
+constexpr const char* kLists[] = {gguf_key::kWidth, gguf_key::kHeads, gguf_key::kKeyHeads,
+                                  gguf_key::kUsedExperts};
 
 class Checker {
  public:
@@ -39,11 +32,11 @@ class Checker {
 
   void Run() const {
     CheckTypes();
-    if (!keys_.Bool("attention.causal", true)) {
-      Refuse("attention.causal", "false: tokens would see those behind them");
+    if (!keys_.Bool(gguf_key::kCausal, true)) {
+      Refuse(gguf_key::kCausal, "false: tokens would see those behind them");
     }
-    if (keys_.Int("expert_group_count", 0) > 1) {
-      Refuse("expert_group_count", "more than 1: experts would be chosen by groups");
+    if (keys_.Int(gguf_key::kExpertGroups, 0) > 1) {
+      Refuse(gguf_key::kExpertGroups, "more than 1: experts would be chosen by groups");
     }
     CheckExpertCounts();
     CheckWindowSizes();
@@ -51,11 +44,11 @@ class Checker {
       if (keys_.Has(key)) Refuse(key, "set: it changes what layers compute");
     }
     if (HasRopePattern() && !family_.layer_thetas) {
-      Refuse("attention.rope_pattern", "0 for some layers");
+      Refuse(gguf_key::kRotating, "0 for some layers");
     }
-    const bool has_window = keys_.Int("attention.sliding_window", 0) > 0;
+    const bool has_window = keys_.Int(gguf_key::kWindow, 0) > 0;
     if (family_.lfm2 && !family_.moe && has_window) {
-      Refuse("attention.sliding_window", "set: tokens would not see all before them");
+      Refuse(gguf_key::kWindow, "set: tokens would not see all before them");
     }
   }
 
@@ -73,7 +66,7 @@ class Checker {
     for (const char* key : kLists) {
       if (keys_.Unchecked<GgufArray>(key) == nullptr) keys_.Int(key, 0);
     }
-    if (const GgufValue* name = keys_.file().values().Find("general.name")) {
+    if (const GgufValue* name = keys_.file().values().Find(kGgufName)) {
       if (!std::holds_alternative<std::string>(*name)) {
         ThrowInvalidInput("{}: key 'general.name': expected a string, found {}", keys_.where(),
                           TypeNameOf(*name));
@@ -85,7 +78,7 @@ class Checker {
     if (config_.experts().num_experts > 0) return;
     // llama.cpp takes one expert of a Hunyuan for none.
     const std::int64_t most = family_.model_type == "hunyuan_v1_dense" ? 1 : 0;
-    for (const char* key : {"expert_count", "expert_used_count"}) {
+    for (const char* key : {gguf_key::kExperts, gguf_key::kUsedExperts}) {
       if (keys_.Unchecked<GgufArray>(key) == nullptr && keys_.Int(key, 0) <= most) continue;
       Refuse(key, "set: its layers have no experts");
     }
@@ -96,16 +89,16 @@ class Checker {
     if (family_.gemma4 || family_.gguf.windows == GgufWindows::kIgnored) return;
     const std::int64_t head = config_.head_dim;
     const std::int64_t rotary = config_.ropes[0].rotary_dim;
-    for (const auto& [key, size] : {std::pair{"attention.key_length_swa", head},
-                                    {"attention.value_length_swa", head},
-                                    {"rope.dimension_count_swa", rotary}}) {
+    for (const auto& [key, size] : {std::pair{gguf_key::kLocalKeyLength, head},
+                                    {gguf_key::kLocalValueLength, head},
+                                    {gguf_key::kLocalDims, rotary}}) {
       if (family_.ropes_by_type && std::string_view(key).starts_with("rope.")) continue;
       if (keys_.Int(key, size) != size) Refuse(key, fmt::format("not {}", size));
     }
   }
 
   bool HasRopePattern() const {
-    const std::vector<std::int64_t> pattern = keys_.List("attention.rope_pattern", keys_.blocks());
+    const std::vector<std::int64_t> pattern = keys_.List(gguf_key::kRotating, keys_.blocks());
     return std::ranges::any_of(pattern, [](std::int64_t turns) { return turns == 0; });
   }
 

@@ -30,13 +30,13 @@ std::string SupportedArchitectures() {
 
 // The first family of the architecture.
 const Family& ArchitectureOf(const GgufReader& file) {
-  if (const auto* type = file.Get<std::string>("general.type"); type && *type != "model") {
+  if (const auto* type = file.Get<std::string>(kGgufType); type && *type != "model") {
     ThrowInvalidInput("{}: holds a part that is no model by itself (general.type '{}'){}",
                       file.where(), *type,
                       *type == "adapter" ? "; give its model here, and the file as --adapter"
                                          : "; give the file of the model");
   }
-  const auto& name = file.Require<std::string>("general.architecture");
+  const auto& name = file.Require<std::string>(kGgufArchitecture);
   if (name == "clip") {
     ThrowInvalidInput(
         "{}: holds an image encoder (general.architecture clip, an mmproj file); give the file of "
@@ -56,12 +56,12 @@ void CheckNotOfOllama(const GgufKeys& keys) {
     for (const std::string_view begin : {"v.", "a.", "mm.", "mtp."}) {
       if (tensor.name.starts_with(begin)) sign = fmt::format("tensor '{}'", tensor.name);
     }
-    if (tensor.name.starts_with("blk.") && tensor.name.ends_with(".ssm_dt")) {
+    if (GgufNameInBlock(tensor.name) == "ssm_dt") {
       sign = fmt::format("tensor '{}' without .bias", tensor.name);
     }
     if (!sign.empty()) break;
   }
-  if (const auto* sections = keys.Unchecked<GgufArray>("rope.dimension_sections")) {
+  if (const auto* sections = keys.Unchecked<GgufArray>(gguf_key::kSections)) {
     const auto* numbers = std::get_if<std::vector<std::int32_t>>(sections);
     if (numbers != nullptr && numbers->size() == 3) sign = "rope.dimension_sections of 3 numbers";
   }
@@ -79,9 +79,9 @@ struct SecondFamily {
   std::string_view second;  // empty: not supported
 };
 constexpr auto kSecondFamilies = std::to_array<SecondFamily>({
-    {"llama", "expert_count", "mixtral"},
-    {"granite", "expert_count", ""},
-    {"olmo2", "attention.sliding_window", "olmo3"},
+    {"llama", gguf_key::kExperts, "mixtral"},
+    {"granite", gguf_key::kExperts, ""},
+    {"olmo2", gguf_key::kWindow, "olmo3"},
 });
 
 const Family& FamilyOfFile(const GgufKeys& keys, const Family& architecture) {
@@ -107,7 +107,7 @@ void NoteYarn(const GgufKeys& keys, DecoderConfig& config) {
     float used;
   };
   for (const auto& [key, used] :
-       {Parameter{"rope.scaling.yarn_beta_fast", 32}, Parameter{"rope.scaling.yarn_beta_slow", 1},
+       {Parameter{gguf_key::kBetaFast, 32}, Parameter{gguf_key::kBetaSlow, 1},
         Parameter{"rope.scaling.yarn_ext_factor", 1},
         Parameter{"rope.scaling.yarn_attn_factor", 1}}) {
     // Of any type: a key that is not followed cannot be wrong.
@@ -124,7 +124,7 @@ void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config)
     RopeConfig& rope = config.ropes[r];
     if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) continue;
     if (r > 0 && family.gguf.plain_local) continue;
-    rope.attention_factor = keys.Positive("rope.scaling.attn_factor", 1);
+    rope.attention_factor = keys.Positive(gguf_key::kAttention, 1);
   }
   RopeConfig& full = config.ropes[0];
   if (family.gguf.divisors == GgufDivisors::kNeeded ||
@@ -134,14 +134,14 @@ void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config)
   }
   if (family.gguf.local_base == GgufLocalBase::kOfOthers && !family.local_rope) {
     RopeConfig local = full;
-    local.rope_theta = keys.Positive("rope.freq_base_swa", full.rope_theta);
+    local.rope_theta = keys.Positive(gguf_key::kLocalBase, full.rope_theta);
     const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
     if (local != full && std::ranges::any_of(config.layers, has_window)) {
       config.ropes.push_back(local);
       for (LayerConfig& layer : config.layers) layer.rope = has_window(layer) ? 1 : 0;
     }
   }
-  if (family.gguf.may_not_rotate && !keys.Bool("rope.scaling.finetuned", true)) {
+  if (family.gguf.may_not_rotate && !keys.Bool(gguf_key::kFinetuned, true)) {
     for (LayerConfig& layer : config.layers) layer.rope = -1;
   }
 }
@@ -162,7 +162,7 @@ void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderCon
   if (family.gemma4) return SetGgufGemma4Layers(keys, config);
   SetRopes(keys, family, config);
   if (config.ropes[0].type == RopeType::kYarn && !family.query_scale) NoteYarn(keys, config);
-  const std::int64_t window = keys.Int("attention.sliding_window", 0);
+  const std::int64_t window = keys.Int(gguf_key::kWindow, 0);
   if (family.gguf.windows != GgufWindows::kIgnored) return;
   if (window > 0 && window < config.max_position_embeddings) {
     config.notes.push_back(fmt::format(
@@ -181,7 +181,7 @@ void CheckHeads(const GgufKeys& keys, const Family& family, const DecoderConfig&
                       config.model_type);
   }
   if (config.delta_rule.heads == 0) return;
-  const std::int64_t inner_size = keys.Int("ssm.inner_size");
+  const std::int64_t inner_size = keys.Int(gguf_key::kInnerSize);
   if (inner_size == config.delta_value_features()) return;
   ThrowInvalidInput(
       "{}: ssm.inner_size {} is not ssm.time_step_rank {} times ssm.state_size {}; heads of values "

@@ -13,15 +13,6 @@
 namespace qlora {
 namespace {
 
-constexpr const char* kWidth = "feed_forward_length";
-constexpr const char* kHeads = "attention.head_count";
-constexpr const char* kKeyHeads = "attention.head_count_kv";
-constexpr const char* kExperts = "expert_count";
-constexpr const char* kUsedExperts = "expert_used_count";
-constexpr const char* kExpertWidth = "expert_feed_forward_length";
-constexpr const char* kKeyLength = "attention.key_length";
-constexpr const char* kValueLength = "attention.value_length";
-constexpr const char* kPattern = "attention.sliding_window_pattern";
 constexpr const char* kLocal = "_swa";  // behind the keys of layers with a window
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
@@ -38,9 +29,9 @@ std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value
 
 // Keys and values of one size, of layers with a window ("_swa") or without.
 std::int64_t HeadDim(const GgufKeys& keys, const std::string& end) {
-  const std::int64_t size = keys.Int(kKeyLength + end);
-  const std::int64_t values = keys.Int(kValueLength + end);
-  const std::int64_t rotary = keys.Int("rope.dimension_count" + end, size);
+  const std::int64_t size = keys.Int(gguf_key::kKeyLength + end);
+  const std::int64_t values = keys.Int(gguf_key::kValueLength + end);
+  const std::int64_t rotary = keys.Int(gguf_key::kDims + end, size);
   if (values != size || rotary != size || size < 2 || size > 4096 || size % 2 != 0) {
     ThrowInvalidInput(
         "{}: attention.key_length{} {}, attention.value_length{} {} and rope.dimension_count{} {} "
@@ -58,30 +49,30 @@ bool IsKeyValue(const GgufReader& file, std::int64_t l) {
 }  // namespace
 
 void ReadGgufGemma4Sizes(const GgufKeys& keys, Json& json) {
-  const std::int64_t experts = keys.Int(kExperts, 0);
+  const std::int64_t experts = keys.Int(gguf_key::kExperts, 0);
   json["enable_moe_block"] = experts > 0;
   if (experts > 0) {
     json["num_experts"] = experts;
-    json["top_k_experts"] = keys.IntOfBlocks(kUsedExperts);
-    json["moe_intermediate_size"] = keys.Int(kExpertWidth);
+    json["top_k_experts"] = keys.IntOfBlocks(gguf_key::kUsedExperts);
+    json["moe_intermediate_size"] = keys.Int(gguf_key::kExpertWidth);
   }
-  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(kKeyHeads);
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(gguf_key::kKeyHeads);
   if (std::ranges::min(kv_heads) < 1) {
     ThrowInvalidInput("{}: attention.head_count_kv must be positive", keys.where());
   }
-  json["num_attention_heads"] = keys.IntOfBlocks(kHeads);
+  json["num_attention_heads"] = keys.IntOfBlocks(gguf_key::kHeads);
   json["num_key_value_heads"] = kv_heads.front();
   json["num_global_key_value_heads"] = kv_heads.back();
   json["head_dim"] = HeadDim(keys, kLocal);
   json["global_head_dim"] = HeadDim(keys, "");
-  json["intermediate_size"] = keys.OfBlocks(kWidth).front();
+  json["intermediate_size"] = keys.OfBlocks(gguf_key::kWidth).front();
   if (NumberAt(json, "hidden_size_per_layer_input") > 0) {
     json["vocab_size_per_layer_input"] = json["vocab_size"];
   }
 }
 
 void ReadGgufGemma4Layers(const GgufKeys& keys, Json& json) {
-  const std::vector<std::int64_t> pattern = keys.OfBlocks(kPattern);
+  const std::vector<std::int64_t> pattern = keys.OfBlocks(gguf_key::kPattern);
   if (pattern.back() != 0) {
     ThrowInvalidInput(
         "{}: attention.sliding_window_pattern gives the last layer a window, which that of a Gemma "
@@ -94,15 +85,15 @@ void ReadGgufGemma4Layers(const GgufKeys& keys, Json& json) {
   for (std::int64_t l = 0; l < keys.blocks() - shared; ++l) {
     if (IsKeyValue(keys.file(), l)) json["attention_k_eq_v"] = true;
   }
-  const std::int64_t width = keys.OfBlocks(kWidth).back();
+  const std::int64_t width = keys.OfBlocks(gguf_key::kWidth).back();
   json["use_double_wide_mlp"] = shared > 0 && width == 2 * NumberAt(json, "intermediate_size");
 }
 
 void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
-  const std::vector<std::int64_t> widths = keys.OfBlocks(kWidth);
-  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(kKeyHeads);
+  const std::vector<std::int64_t> widths = keys.OfBlocks(gguf_key::kWidth);
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(gguf_key::kKeyHeads);
   const std::int64_t layers = config.num_hidden_layers;
-  const std::int64_t first = layers - keys.Int("attention.shared_kv_layers", 0);
+  const std::int64_t first = layers - keys.Int(gguf_key::kSharedKvLayers, 0);
   for (std::int64_t l = 0; l < layers; ++l) {
     LayerConfig& layer = config.layers[l];
     layer.num_key_value_heads = kv_heads[l];
@@ -123,19 +114,20 @@ void WriteGgufGemma4(const DecoderConfig& config, const std::string& prefix, Ggu
   const auto add = [&](const std::string& key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
-  add(kWidth, OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));
-  add(kHeads, U32(config.num_attention_heads));
-  add(kKeyHeads, OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
+  add(gguf_key::kWidth, OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));
+  add(gguf_key::kHeads, U32(config.num_attention_heads));
+  add(gguf_key::kKeyHeads,
+      OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
   if (config.side_moe.num_experts > 0) {
-    add(kExpertWidth, U32(config.side_intermediate_size));
-    add(kExperts, U32(config.side_moe.num_experts));
-    add(kUsedExperts, U32(config.side_moe.num_experts_per_tok));
+    add(gguf_key::kExpertWidth, U32(config.side_intermediate_size));
+    add(gguf_key::kExperts, U32(config.side_moe.num_experts));
+    add(gguf_key::kUsedExperts, U32(config.side_moe.num_experts_per_tok));
   }
   // Whole heads rotate.
   for (const std::string end : {"", kLocal}) {
     const std::int64_t size = config.ropes[end.empty() ? 0 : 1].rotary_dim;
-    add(kKeyLength + end, U32(size));
-    add(kValueLength + end, U32(size));
+    add(gguf_key::kKeyLength + end, U32(size));
+    add(gguf_key::kValueLength + end, U32(size));
   }
 }
 

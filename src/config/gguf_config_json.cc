@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_layers.h"
 #include "config/gguf_config_rope.h"
+#include "config/gguf_names.h"
 #include "config/gguf_numbers.h"
 #include "io/json.h"
 
@@ -19,12 +19,12 @@ bool HasConvolutions(const Family& family) { return family.mixers == MixerRule::
 
 // The embedding has a row for each token, which llama.cpp demands.
 std::int64_t VocabularySize(const GgufReader& file) {
-  constexpr const char* kName = "token_embd.weight";
-  const TensorInfo* table = file.Find(kName);
-  if (table == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), kName);
+  const TensorInfo* table = file.Find(kGgufEmbedding);
+  if (table == nullptr)
+    ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), kGgufEmbedding);
   if (table->shape.size() != 2) {
-    ThrowInvalidInput("{}: tensor '{}' has {} dimensions, expected 2", file.FileOf(*table), kName,
-                      table->shape.size());
+    ThrowInvalidInput("{}: tensor '{}' has {} dimensions, expected 2", file.FileOf(*table),
+                      kGgufEmbedding, table->shape.size());
   }
   const std::int64_t rows = table->shape[0];
   const auto* tokens = file.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
@@ -58,9 +58,9 @@ void AddSizes(const GgufKeys& keys, const Family& family, Json& json) {
     ThrowInvalidInput("{}: context_length must be positive", keys.where());
   }
   json["vocab_size"] = VocabularySize(keys.file());
-  json["rms_norm_eps"] = Shortest(keys.Double("attention.layer_norm_rms_epsilon"));
+  json["rms_norm_eps"] = Shortest(keys.Double(gguf_key::kEpsilon));
   // Where llama.cpp always ties it, a head is a tensor too many.
-  json["tie_word_embeddings"] = family.gguf.is_tied || keys.file().Find("output.weight") == nullptr;
+  json["tie_word_embeddings"] = family.gguf.is_tied || keys.file().Find(kGgufHead) == nullptr;
 }
 
 // Of LFM2 and 3. Widths are meant as they are.
@@ -94,7 +94,7 @@ void AddMultipliers(const GgufKeys& keys, Json& json) {
     }
     json[config] = value == 0 ? 1 : Shortest(value);
   }
-  if (keys.Double("attention.scale", 0) == 0) {
+  if (keys.Double(gguf_key::kScale, 0) == 0) {
     json["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(NumberAt(json, "head_dim")));
   }
 }
@@ -162,9 +162,7 @@ Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family) {
 
 bool HasInABlock(const GgufReader& file, std::initializer_list<std::string_view> names) {
   return std::ranges::any_of(file.tensors(), [&](const TensorInfo& tensor) {
-    const std::string_view name = tensor.name;
-    const std::size_t dot = name.starts_with("blk.") ? name.find('.', 4) : name.npos;
-    return dot != name.npos && std::ranges::find(names, name.substr(dot + 1)) != names.end();
+    return std::ranges::find(names, GgufNameInBlock(tensor.name)) != names.end();
   });
 }
 

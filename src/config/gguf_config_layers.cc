@@ -11,19 +11,9 @@
 namespace qlora {
 namespace {
 
-constexpr const char* kWidth = "feed_forward_length";
-constexpr const char* kHeads = "attention.head_count";
-constexpr const char* kKeyHeads = "attention.head_count_kv";
-constexpr const char* kKeyLength = "attention.key_length";
-constexpr const char* kValueLength = "attention.value_length";
-constexpr const char* kExperts = "expert_count";
-constexpr const char* kUsedExperts = "expert_used_count";
-constexpr const char* kExpertWidth = "expert_feed_forward_length";
 constexpr const char* kSharedWidth = "expert_shared_feed_forward_length";
 constexpr const char* kScore = "expert_gating_func";
 constexpr std::int64_t kSigmoids = 2;  // a value of kScore
-constexpr const char* kWindow = "attention.sliding_window";
-constexpr const char* kPattern = "attention.sliding_window_pattern";
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
@@ -36,13 +26,13 @@ bool NeedsWindowKeys(const GgufFamily& gguf) {
 
 // The blocks with a window: by a list, or all but the last of each period.
 std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
-  const std::vector<std::int64_t> list = keys.List(kPattern, keys.blocks());
+  const std::vector<std::int64_t> list = keys.List(gguf_key::kPattern, keys.blocks());
   if (!list.empty()) return {list.begin(), list.end()};
   if (NeedsWindowKeys(family.gguf)) {
     ThrowInvalidInput("{}: key '{}.{}': expected a list with a bool for each of {} blocks",
-                      keys.where(), family.gguf.architecture, kPattern, keys.blocks());
+                      keys.where(), family.gguf.architecture, gguf_key::kPattern, keys.blocks());
   }
-  const std::int64_t period = keys.Int(kPattern, family.window_period);
+  const std::int64_t period = keys.Int(gguf_key::kPattern, family.window_period);
   std::vector<bool> pattern(keys.blocks());
   for (std::int64_t l = 0; l < keys.blocks(); ++l) {
     pattern[l] = period == 0 || (l + 1) % period != 0;
@@ -52,9 +42,9 @@ std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
 
 void WriteGgufExperts(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   const MoeConfig& moe = config.moe;
-  out.Add(prefix + kExpertWidth, U32(config.intermediate_size));
-  out.Add(prefix + kExperts, U32(moe.num_experts));
-  out.Add(prefix + kUsedExperts, U32(moe.num_experts_per_tok));
+  out.Add(prefix + gguf_key::kExpertWidth, U32(config.intermediate_size));
+  out.Add(prefix + gguf_key::kExperts, U32(moe.num_experts));
+  out.Add(prefix + gguf_key::kUsedExperts, U32(moe.num_experts_per_tok));
   if (moe.shared_intermediate_size > 0) {
     out.Add(prefix + kSharedWidth, U32(moe.shared_intermediate_size));
   }
@@ -65,7 +55,7 @@ void WriteGgufExperts(const DecoderConfig& config, const std::string& prefix, Gg
 }  // namespace
 
 std::vector<std::int64_t> GgufHeadsOrConvolutions(const GgufKeys& keys) {
-  std::vector<std::int64_t> heads = keys.OfBlocks(kKeyHeads);
+  std::vector<std::int64_t> heads = keys.OfBlocks(gguf_key::kKeyHeads);
   const std::int64_t most = std::ranges::max(heads);
   for (const std::int64_t count : heads) {
     if (count == 0 || count == most) continue;
@@ -77,17 +67,17 @@ std::vector<std::int64_t> GgufHeadsOrConvolutions(const GgufKeys& keys) {
 
 void ReadGgufHeads(const GgufKeys& keys, const Family& family, Json& json) {
   // Experts may have a key of their own.
-  const bool has_width = family.moe && keys.Has(kExpertWidth);
+  const bool has_width = family.moe && keys.Has(gguf_key::kExpertWidth);
   json["intermediate_size"] =
-      keys.IntOfBlocks(kWidth, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
-  const std::int64_t heads = keys.IntOfBlocks(kHeads);
+      keys.IntOfBlocks(gguf_key::kWidth, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
+  const std::int64_t heads = keys.IntOfBlocks(gguf_key::kHeads);
   if (heads < 1) ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
   const std::int64_t kv_heads = HasConvolutions(family)
                                     ? std::ranges::max(GgufHeadsOrConvolutions(keys))
-                                    : keys.IntOfBlocks(kKeyHeads, heads);
+                                    : keys.IntOfBlocks(gguf_key::kKeyHeads, heads);
   const std::int64_t share = NumberAt(json, "hidden_size") / heads;
-  const std::int64_t head_dim = keys.Int(kKeyLength, share);
-  const std::int64_t value_length = keys.Int(kValueLength, share);
+  const std::int64_t head_dim = keys.Int(gguf_key::kKeyLength, share);
+  const std::int64_t value_length = keys.Int(gguf_key::kValueLength, share);
   if (value_length != head_dim) {
     ThrowInvalidInput(
         "{}: attention.key_length {} and attention.value_length {} differ, which is not supported",
@@ -105,9 +95,9 @@ void ReadGgufHeads(const GgufKeys& keys, const Family& family, Json& json) {
 
 void WriteGgufHeads(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   // That of leading layers without experts, where there are some.
-  out.Add(prefix + kWidth, U32(config.layer(0).intermediate_size));
+  out.Add(prefix + gguf_key::kWidth, U32(config.layer(0).intermediate_size));
   if (config.moe.num_experts > 0) WriteGgufExperts(config, prefix, out);
-  out.Add(prefix + kHeads, U32(config.num_attention_heads));
+  out.Add(prefix + gguf_key::kHeads, U32(config.num_attention_heads));
   if (HasConvolutions(FamilyOf(config.model_type, ""))) {
     // Zeros tell the layers of short convolutions.
     std::vector<std::int32_t> heads;
@@ -115,26 +105,27 @@ void WriteGgufHeads(const DecoderConfig& config, const std::string& prefix, Gguf
       const bool attends = layer.mixer == Mixer::kAttention;
       heads.push_back(attends ? static_cast<std::int32_t>(config.num_key_value_heads) : 0);
     }
-    out.Add(prefix + kKeyHeads, std::move(heads));
+    out.Add(prefix + gguf_key::kKeyHeads, std::move(heads));
   } else {
-    out.Add(prefix + kKeyHeads, U32(config.num_key_value_heads));
+    out.Add(prefix + gguf_key::kKeyHeads, U32(config.num_key_value_heads));
   }
   // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
   // there.
-  out.Add(prefix + kKeyLength, U32(config.head_dim));
-  out.Add(prefix + kValueLength, U32(config.head_dim));
+  out.Add(prefix + gguf_key::kKeyLength, U32(config.head_dim));
+  out.Add(prefix + gguf_key::kValueLength, U32(config.head_dim));
 }
 
 void ReadGgufExperts(const GgufKeys& keys, const Family& family, Json& json) {
   const bool is_local = family.experts.local_names;
-  json[is_local ? "num_local_experts" : "num_experts"] = keys.Int(kExperts);
-  const std::int64_t used = keys.IntOfBlocks(kUsedExperts);
+  json[is_local ? "num_local_experts" : "num_experts"] = keys.Int(gguf_key::kExperts);
+  const std::int64_t used = keys.IntOfBlocks(gguf_key::kUsedExperts);
   json["num_experts_per_tok"] = used;
   if (family.gguf.is_llama) return;  // feed_forward_length is an expert's
   // llama.cpp always divides the weights of a token's experts by their sum.
   json["norm_topk_prob"] = true;
   if (used < 1) ThrowInvalidInput("{}: expert_used_count must be positive", keys.where());
-  const std::int64_t width = keys.Int(kExpertWidth, NumberAt(json, "intermediate_size") / used);
+  const std::int64_t width =
+      keys.Int(gguf_key::kExpertWidth, NumberAt(json, "intermediate_size") / used);
   json[is_local ? "intermediate_size" : "moe_intermediate_size"] = width;
   if (family.experts.shared_intermediate_size > 0) {
     json["shared_expert_intermediate_size"] = keys.Int(kSharedWidth, width);
@@ -165,8 +156,8 @@ void ReadGgufWindows(const GgufKeys& keys, const Family& family, Json& json) {
     json["sliding_window"] = nullptr;
     return AddLayerTypes(std::vector<bool>(keys.blocks()), "", json);
   }
-  const std::int64_t window =
-      NeedsWindowKeys(gguf) ? keys.Int(kWindow) : keys.Int(kWindow, gguf.window);
+  const std::int64_t window = NeedsWindowKeys(gguf) ? keys.Int(gguf_key::kWindow)
+                                                    : keys.Int(gguf_key::kWindow, gguf.window);
   std::vector<bool> has_window = WindowPattern(keys, family);
   if (window == 0) has_window.assign(keys.blocks(), false);
   AddLayerTypes(has_window, "sliding_attention", json);
@@ -191,11 +182,11 @@ void WriteGgufWindows(const DecoderConfig& config, const std::string& prefix, Gg
   const std::uint32_t period = is_list ? 0 : GgufWindowPeriod(config);
   // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
   if (window == 0 && !is_list && family.gguf.window == 0) return;
-  out.Add(prefix + kWindow, U32(window > 0 ? window : config.max_position_embeddings));
+  out.Add(prefix + gguf_key::kWindow, U32(window > 0 ? window : config.max_position_embeddings));
   if (is_list) {
-    out.Add(prefix + kPattern, std::move(has_window));
+    out.Add(prefix + gguf_key::kPattern, std::move(has_window));
   } else if (period != family.window_period) {
-    out.Add(prefix + kPattern, period);
+    out.Add(prefix + gguf_key::kPattern, period);
   }
 }
 

@@ -15,19 +15,8 @@
 namespace qlora {
 namespace {
 
-constexpr const char* kDims = "rope.dimension_count";
-constexpr const char* kLocalDims = "rope.dimension_count_swa";
-constexpr const char* kBase = "rope.freq_base";
-constexpr const char* kLocalBase = "rope.freq_base_swa";
-constexpr const char* kSections = "rope.dimension_sections";
 constexpr const char* kType = "rope.scaling.type";
-constexpr const char* kFactor = "rope.scaling.factor";
-constexpr const char* kOriginal = "rope.scaling.original_context_length";
-constexpr const char* kAttention = "rope.scaling.attn_factor";
 constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
-constexpr const char* kBetaFast = "rope.scaling.yarn_beta_fast";
-constexpr const char* kBetaSlow = "rope.scaling.yarn_beta_slow";
-constexpr const char* kRotating = "attention.rope_pattern";
 constexpr const char* kGrowth = "attention.temperature_scale";
 
 // Below the resolution of the float32 that llama.cpp reads.
@@ -65,7 +54,8 @@ std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name
 }
 
 std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
-  const std::int64_t length = keys.Int(kOriginal, NumberAt(json, "max_position_embeddings"));
+  const std::int64_t length =
+      keys.Int(gguf_key::kOriginal, NumberAt(json, "max_position_embeddings"));
   if (length < 1) {
     ThrowInvalidInput("{}: rope.scaling.original_context_length must be positive", keys.where());
   }
@@ -73,7 +63,7 @@ std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
 }
 
 Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
-  double attention_factor = keys.Positive(kAttention, 1) * (1 + 0.1 * std::log(factor));
+  double attention_factor = keys.Positive(gguf_key::kAttention, 1) * (1 + 0.1 * std::log(factor));
   // llama.cpp computes YaRN with its own parameters, whatever the keys of its converter say, but in
   // the graph of families whose queries grow.
   double beta_fast = 32;
@@ -81,8 +71,8 @@ Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
   if (family.query_scale) {
     const double multiplier = keys.Double(kLogMultiplier, 0);
     if (multiplier != 0) attention_factor /= 1 + 0.1 * multiplier * std::log(factor);
-    beta_fast = keys.Positive(kBetaFast, beta_fast);
-    beta_slow = keys.Positive(kBetaSlow, beta_slow);
+    beta_fast = keys.Positive(gguf_key::kBetaFast, beta_fast);
+    beta_slow = keys.Positive(gguf_key::kBetaSlow, beta_slow);
   }
   return {{"rope_type", "yarn"},
           {"factor", factor},
@@ -92,7 +82,8 @@ Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
 }
 
 Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
-  Json scaling = {{"rope_type", "longrope"}, {"attention_factor", keys.Positive(kAttention, 1)}};
+  Json scaling = {{"rope_type", "longrope"},
+                  {"attention_factor", keys.Positive(gguf_key::kAttention, 1)}};
   for (const char* list : {"long", "short"}) {
     std::vector<double> divisors =
         ReadDivisors(keys.file(), fmt::format("rope_factors_{}.weight", list), pairs, false);
@@ -105,7 +96,7 @@ Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
 // The positions of long texts are divided by a factor, all alike or as YaRN does it, or by lists.
 Json Scaling(const GgufKeys& keys, const Family& family, std::int64_t rotary, const Json& json) {
   const std::string type = RopeScalingType(keys);
-  const double stated = keys.Double(kFactor, keys.Double("rope.scale_linear", 0));
+  const double stated = keys.Double(gguf_key::kFactor, keys.Double(gguf_key::kLinear, 0));
   const double factor = type == "none" || stated == 0 ? 1 : stated;
   if (!(factor > 0 && std::isfinite(factor))) {
     ThrowInvalidInput("{}: rope.scaling.factor is {}, expected a positive number", keys.where(),
@@ -132,7 +123,7 @@ Json Scaling(const GgufKeys& keys, const Family& family, std::int64_t rotary, co
 // The parts of a position of models that see, which text does not tell apart.
 void AddSections(const GgufKeys& keys, const Family& family, Json& scaling) {
   if (family.gguf.sections == PositionSections::kNone) return;
-  const std::vector<std::int64_t> sections = keys.List(kSections, 4);
+  const std::vector<std::int64_t> sections = keys.List(gguf_key::kSections, 4);
   if (std::ranges::all_of(sections, [](std::int64_t n) { return n == 0; })) return;
   if (family.gguf.sections == PositionSections::kRefused) {
     ThrowInvalidInput(
@@ -169,16 +160,17 @@ void AddRopesByType(const GgufKeys& keys, const Family& family, Json& json) {
   const bool of_whole_head = family.partial_rotation != PartialRotation::kFirstDims;
   const char* const size = family.gemma4 ? "global_head_dim" : "head_dim";
   const std::int64_t head_dim = NumberAt(json, size);
-  const double theta = keys.Positive(kBase, 10000);
+  const double theta = keys.Positive(gguf_key::kBase, 10000);
   const bool needs_base = family.gguf.local_base == GgufLocalBase::kNeeded;
   const std::optional<double> usual = needs_base ? std::nullopt : std::optional(theta);
   Json full = {{"rope_type", of_whole_head ? "proportional" : "default"}, {"rope_theta", theta}};
-  Json sliding = {{"rope_type", "default"}, {"rope_theta", keys.Positive(kLocalBase, usual)}};
-  const std::int64_t rotary = RotaryDim(keys, family, kDims, head_dim, head_dim);
+  Json sliding = {{"rope_type", "default"},
+                  {"rope_theta", keys.Positive(gguf_key::kLocalBase, usual)}};
+  const std::int64_t rotary = RotaryDim(keys, family, gguf_key::kDims, head_dim, head_dim);
   if (of_whole_head) {
     full["partial_rotary_factor"] = TurningPart(ReadTurns(keys.file(), rotary / 2), rotary / 2);
   } else {
-    const std::int64_t local = RotaryDim(keys, family, kLocalDims, rotary, head_dim);
+    const std::int64_t local = RotaryDim(keys, family, gguf_key::kLocalDims, rotary, head_dim);
     full["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
     sliding["partial_rotary_factor"] = LeastFactor(local, head_dim);
   }
@@ -188,7 +180,7 @@ void AddRopesByType(const GgufKeys& keys, const Family& family, Json& json) {
 
 // Layers that do not rotate, where a file lists them (Granite SWA).
 void AddStayingLayers(const GgufKeys& keys, double theta, Json& json) {
-  const std::vector<std::int64_t> rotates = keys.List(kRotating, keys.blocks());
+  const std::vector<std::int64_t> rotates = keys.List(gguf_key::kRotating, keys.blocks());
   if (std::ranges::count(rotates, 0) == 0) return;
   for (const std::int64_t turns : rotates) {
     json["layer_rope_theta"].push_back(turns != 0 ? theta : 0.0);
@@ -198,12 +190,13 @@ void AddStayingLayers(const GgufKeys& keys, double theta, Json& json) {
 void WriteStayingLayers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   std::vector<bool> rotates;
   for (const LayerConfig& layer : config.layers) rotates.push_back(layer.rope >= 0);
-  if (std::ranges::count(rotates, false) > 0) out.Add(prefix + kRotating, std::move(rotates));
+  if (std::ranges::count(rotates, false) > 0)
+    out.Add(prefix + gguf_key::kRotating, std::move(rotates));
 }
 
 // Of scalings that have none of their own: a file that was read may have one.
 void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& out) {
-  if (factor != 1) out.Add(prefix + kAttention, static_cast<float>(factor));
+  if (factor != 1) out.Add(prefix + gguf_key::kAttention, static_cast<float>(factor));
 }
 
 // Of layers with a window, which may have a base of their own, and other dims that rotate.
@@ -215,10 +208,10 @@ void AddLocalRope(const DecoderConfig& config, const std::string& prefix, GgufMe
   const RopeConfig& local = config.ropes[1];
   const double usual = base == GgufLocalBase::kOf10000 ? 1e4 : rope.rope_theta;
   if (base == GgufLocalBase::kNeeded || local.rope_theta != usual) {
-    out.Add(prefix + kLocalBase, static_cast<float>(local.rope_theta));
+    out.Add(prefix + gguf_key::kLocalBase, static_cast<float>(local.rope_theta));
   }
   if (local.rotary_dim != rope.rotary_dim || family.gemma4) {
-    out.Add(prefix + kLocalDims, U32(local.rotary_dim));
+    out.Add(prefix + gguf_key::kLocalDims, U32(local.rotary_dim));
   }
 }
 
@@ -227,8 +220,8 @@ void AddLocalRope(const DecoderConfig& config, const std::string& prefix, GgufMe
 bool HasFactorLists(const GgufKeys& keys, const Family& family) {
   const bool is_phi3 = family.gguf.always_reads_factors;
   if (RopeScalingType(keys) == "longrope") return family.gguf.is_llama || is_phi3;
-  return is_phi3 && (keys.file().Find("rope_factors_long.weight") != nullptr ||
-                     keys.file().Find("rope_factors_short.weight") != nullptr);
+  return is_phi3 && (keys.file().Find(kGgufLongFactors) != nullptr ||
+                     keys.file().Find(kGgufShortFactors) != nullptr);
 }
 
 std::vector<double> ReadTurns(const GgufReader& file, std::int64_t pairs) {
@@ -243,11 +236,11 @@ std::vector<double> ReadTurns(const GgufReader& file, std::int64_t pairs) {
 void ReadGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.ropes_by_type) return AddRopesByType(keys, family, json);
   const std::int64_t head_dim = NumberAt(json, "head_dim");
-  const std::int64_t rotary = RotaryDim(keys, family, kDims, head_dim, head_dim);
+  const std::int64_t rotary = RotaryDim(keys, family, gguf_key::kDims, head_dim, head_dim);
   if (rotary != head_dim || family.partial_rotary_factor != 1) {
     json["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
   }
-  const double theta = keys.Positive(kBase, 10000);
+  const double theta = keys.Positive(gguf_key::kBase, 10000);
   Json scaling = Scaling(keys, family, rotary, json);
   AddSections(keys, family, scaling);
   if (family.query_scale) {
@@ -263,7 +256,7 @@ void ReadGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
   const bool is_usual = scaling == Json{{"rope_type", "default"}} && !family.gpt_oss;
   json["rope_scaling"] = is_usual ? Json(nullptr) : std::move(scaling);
   if (family.gguf.local_base == GgufLocalBase::kOf10000) {
-    json["rope_local_base_freq"] = keys.Positive(kLocalBase, 10000);
+    json["rope_local_base_freq"] = keys.Positive(gguf_key::kLocalBase, 10000);
   }
 }
 
@@ -276,14 +269,14 @@ void WriteGgufRope(const DecoderConfig& config, const std::string& prefix, GgufM
   if (config.ropes.back().query_scale_beta != 0) {
     add(kGrowth, static_cast<float>(config.ropes.back().query_scale_beta));
   }
-  add(kDims, U32(rope.rotary_dim));
-  add(kBase, static_cast<float>(rope.rope_theta));
+  add(gguf_key::kDims, U32(rope.rotary_dim));
+  add(gguf_key::kBase, static_cast<float>(rope.rope_theta));
   AddLocalRope(config, prefix, out);
   if (family.layer_thetas) WriteStayingLayers(config, prefix, out);
   if (!rope.mrope_section.empty() && !config.fused_delta) {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);
-    add(kSections, sections);
+    add(gguf_key::kSections, sections);
   }
   switch (rope.type) {
     case RopeType::kDefault:
@@ -293,28 +286,28 @@ void WriteGgufRope(const DecoderConfig& config, const std::string& prefix, GgufM
     case RopeType::kLinear:
       AddAttentionFactor(rope.attention_factor, prefix, out);
       add(kType, std::string("linear"));
-      add(kFactor, static_cast<float>(rope.factor));
+      add(gguf_key::kFactor, static_cast<float>(rope.factor));
       break;
     case RopeType::kYarn:
       if (WritesYarnAsFactors(rope, family)) {
-        add(kAttention, static_cast<float>(rope.attention_factor));
+        add(gguf_key::kAttention, static_cast<float>(rope.attention_factor));
         break;
       }
       if (family.query_scale) {
         add(kLogMultiplier, GgufYarnLogMultiplier(rope));
-        add(kBetaFast, static_cast<float>(rope.beta_fast));
-        add(kBetaSlow, static_cast<float>(rope.beta_slow));
+        add(gguf_key::kBetaFast, static_cast<float>(rope.beta_fast));
+        add(gguf_key::kBetaSlow, static_cast<float>(rope.beta_slow));
       } else if (const float factor = GgufYarnFactor(rope); factor != 1) {
-        add(kAttention, factor);
+        add(gguf_key::kAttention, factor);
       }
       add(kType, std::string("yarn"));
-      add(kFactor, static_cast<float>(rope.factor));
-      add(kOriginal, U32(rope.original_max_position_embeddings));
+      add(gguf_key::kFactor, static_cast<float>(rope.factor));
+      add(gguf_key::kOriginal, U32(rope.original_max_position_embeddings));
       break;
     case RopeType::kLongrope:
       add(kType, std::string("longrope"));
-      add(kOriginal, U32(rope.original_max_position_embeddings));
-      add(kAttention, static_cast<float>(rope.attention_factor));
+      add(gguf_key::kOriginal, U32(rope.original_max_position_embeddings));
+      add(gguf_key::kAttention, static_cast<float>(rope.attention_factor));
       break;
   }
 }

@@ -1,10 +1,16 @@
 #include "config/gguf_names.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "base/text.h"
 
 namespace qlora {
+namespace {
+
+constexpr std::string_view kBlock = "blk.";
+
+}  // namespace
 
 std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config) {
   const DeltaRuleShape& shape = config.delta_rule;
@@ -33,13 +39,25 @@ float GgufScoreFactor(const DecoderConfig& config) {
   return config.attention_scale * static_cast<float>(root);
 }
 
+std::int64_t GgufBlockOf(std::string_view tensor) {
+  if (!tensor.starts_with(kBlock)) return -1;
+  std::int64_t block = -1;
+  std::from_chars(tensor.data() + kBlock.size(), tensor.data() + tensor.size(), block);
+  return block;
+}
+
+std::string_view GgufNameInBlock(std::string_view tensor) {
+  if (!tensor.starts_with(kBlock)) return {};
+  const std::size_t dot = tensor.find('.', kBlock.size());
+  return dot == tensor.npos ? std::string_view() : tensor.substr(dot + 1);
+}
+
 namespace {
 
 // "ffn_up" of "blk.0.ffn_up.weight"; "" of other names.
 std::string_view PartOf(std::string_view weight) {
-  const std::size_t begin = weight.starts_with("blk.") ? weight.find('.', 4) : weight.npos;
-  if (begin == weight.npos || !weight.ends_with(".weight")) return {};
-  return weight.substr(begin + 1, weight.rfind('.') - begin - 1);
+  const std::string_view name = GgufNameInBlock(weight);
+  return name.ends_with(".weight") ? name.substr(0, name.rfind('.')) : std::string_view();
 }
 
 bool IsOfHeads(std::string_view part) { return HasWord("attn_q attn_k attn_v attn_output", part); }

@@ -33,6 +33,18 @@ std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config);
 // 1/sqrt(hidden_size / heads), rounded down.
 float GgufScoreFactor(const DecoderConfig& config);
 
+// Tensors that rules know by their names; all others are in tensor_list.cc alone.
+inline constexpr const char* kGgufEmbedding = "token_embd.weight";
+inline constexpr const char* kGgufHead = "output.weight";
+// Longrope has two lists of factors.
+inline constexpr const char* kGgufLongFactors = "rope_factors_long.weight";
+inline constexpr const char* kGgufShortFactors = "rope_factors_short.weight";
+
+// The number of the block in "blk.12.attn_q.weight"; -1 for other names.
+std::int64_t GgufBlockOf(std::string_view tensor);
+// "attn_q.weight" of it; "" of other names.
+std::string_view GgufNameInBlock(std::string_view tensor);
+
 // Whether llama.cpp loads the tensors NAME.scale and NAME.input_scale beside a weight of a block.
 // weight: "blk.0.attn_q.weight".
 bool HasGgufScales(std::string_view weight);

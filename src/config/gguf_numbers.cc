@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "config/gguf_keys.h"
 
 namespace qlora {
 namespace {
@@ -44,8 +45,8 @@ constexpr GgufNumber kNumbers[] = {
        return std::ranges::count_if(c.layers, &LayerConfig::is_dense);
      },
      0},
-    {"attention.sliding_window", "sliding_window", IsGemma4, nullptr},
-    {"attention.shared_kv_layers", "num_kv_shared_layers", IsGemma4,
+    {gguf_key::kWindow, "sliding_window", IsGemma4, nullptr},
+    {gguf_key::kSharedKvLayers, "num_kv_shared_layers", IsGemma4,
      [](const auto& c) -> std::int64_t {
        return std::ranges::count_if(c.layers, [](const auto& l) { return !l.has_own_kv(); });
      },
@@ -55,7 +56,7 @@ constexpr GgufNumber kNumbers[] = {
 };
 
 constexpr GgufMultiplier kMultipliers[] = {
-    {"attention.scale", "attention_multiplier", [](const auto& c) { return c.attention_scale; }},
+    {gguf_key::kScale, "attention_multiplier", [](const auto& c) { return c.attention_scale; }},
     {"embedding_scale", "embedding_multiplier", [](const auto& c) { return c.embed_scale; }},
     {"residual_scale", "residual_multiplier", [](const auto& c) { return c.residual_scale; }},
     {"logit_scale", "logits_scaling", [](const auto& c) { return 1 / c.logit_scale; }},

@@ -322,13 +322,13 @@ Inspection InspectGguf(const fs::path& path) {
     text += fmt::format("  {} = {}\n", entry.key, FormatJson(json["metadata"][entry.key], -1));
   }
   AddTotals(*reader, json, text);
-  const auto* type = reader->Get<std::string>("general.type");
+  const auto* type = reader->Get<std::string>(kGgufType);
   if (type != nullptr && *type == "adapter") {
     AddGgufAdapter(*reader, json, text);
     return {text, FormatJson(json, 2)};
   }
   // Files of single matrices name no architecture.
-  if (reader->values().Find("general.architecture") != nullptr) AddGgufModel(path, json, text);
+  if (reader->values().Find(kGgufArchitecture) != nullptr) AddGgufModel(path, json, text);
   return {text, FormatJson(json, 2)};
 }
 

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/printable.h"
 #include "data/format_example.h"
 #include "data/sample_hash.h"
 #include "decision/class_labels.h"
@@ -44,12 +43,6 @@ void CheckIsText(const FileBytes& file) {
         "{}: found a zero byte, expected text; the file is of another kind, or damaged",
         file.PositionOf(begin + zero));
   }
-}
-
-// "malformed JSON" of "data.jsonl:17:4: malformed JSON".
-std::string_view WithoutPlace(std::string_view message) {
-  const std::size_t place = message.find(": ");
-  return place == message.npos ? message : message.substr(place + 2);
 }
 
 // Calls body(i) for i in [0, count), on threads where there are any.
@@ -324,6 +317,7 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
     std::vector<EncodedRecord> samples;
   };
   std::vector<Outcome> outcomes;
+  RecordCounts counts(counts_, [this](std::int64_t record) { return Where(record); });
   for (std::int64_t begin = begin_, count = 0; begin < end_; begin += count) {
     count = BlockAt(begin);
     if (progress) {
@@ -343,37 +337,26 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
     for (std::int64_t i = 0; i < count; ++i) {
       Outcome& outcome = outcomes[i];
       if (outcome.error) {
-        AddBadRecord(outcome.error);
+        AddBadRecord(outcome.error, counts);
         continue;
       }
       for (std::int64_t part = 0; part < std::ssize(outcome.samples); ++part) {
-        AddRecord(begin + i, part, options.over_long, outcome.samples[part]);
+        AddRecord(begin + i, part, options.over_long, outcome.samples[part], counts);
         NameFirsts(counts_, [&] { return Where(begin + i); });
       }
     }
   }
-  counted_.clear();
   CheckBadRecords(options.bad_records);
 }
 
-// Counts a record that cannot be read, and keeps the first reasons, and behind them those that none
-// of them gives. Errors that are not about the record are thrown.
-void SampleIndex::AddBadRecord(const std::exception_ptr& error) {
-  constexpr std::int64_t kFirst = 3;
-  constexpr std::int64_t kMost = 10;
+// Errors that are not about the record are thrown.
+void SampleIndex::AddBadRecord(const std::exception_ptr& error, RecordCounts& counts) const {
   try {
     std::rethrow_exception(error);
   } catch (const Error& bad) {
     if (bad.code() != ErrorCode::kInvalidInput) throw;
     records_->file().CheckUnchanged();
-    ++counts_.dropped_bad;
-    std::vector<std::string>& reasons = counts_.bad_reasons;
-    std::string reason = Printable(bad.what());
-    const bool is_new = std::ranges::none_of(reasons, [&](const std::string& shown) {
-      return WithoutPlace(shown) == WithoutPlace(reason);
-    });
-    const std::int64_t most = is_new ? kMost : kFirst;
-    if (std::ssize(reasons) < most) reasons.push_back(std::move(reason));
+    counts.AddBad(bad);
   }
 }
 
@@ -395,7 +378,7 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
 
 // Leaves a record out, cuts it, or takes it, and counts which.
 void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
-                            EncodedRecord& encoded) {
+                            EncodedRecord& encoded, RecordCounts& counts) {
   Sample& sample = encoded.sample;
   const std::int64_t length = encoded.length;
   counts_.longest_record = std::max(counts_.longest_record, length);
@@ -405,7 +388,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   }
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
-    CountTexts(encoded.notes, record);
+    counts.AddTexts(encoded.notes, record);
     return;
   }
   if (encoded.pair_cut != PairCut::kDifferent) {
@@ -437,7 +420,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   counts_.truncated += encoded.cut_tokens > 0;
   counts_.truncated_tokens += encoded.cut_tokens;
   counts_.cut_answers += encoded.cut_tokens > 0;
-  CountNotes(encoded.notes, record);
+  counts.AddNotes(encoded.notes, record);
   AddSample(sample, record, part);
 }
 
@@ -452,40 +435,6 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
                 .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample)),
                 .chosen = static_cast<std::int32_t>(CountOfFirst(sample)),
                 .first = static_cast<std::int32_t>(FirstTrained(sample))});
-}
-
-// Records come in their order, and the samples of one together.
-void SampleIndex::CountFinding(std::vector<DataFinding>& findings, const TextFinding& finding,
-                               std::int64_t record) {
-  // Names are fields of strangers' records: some are enough.
-  if (std::ssize(counted_) >= kMostNames && !counted_.contains(finding.what)) return;
-  const auto [last, is_new] = counted_.try_emplace(finding.what, record);
-  if (is_new) {
-    AddFindings({{finding.what, 1, Where(record), finding.quote}}, findings);
-  } else if (last->second != record) {
-    last->second = record;
-    AddFindings({{finding.what, 1, {}, {}}}, findings);
-  }
-}
-
-void SampleIndex::CountTexts(const SampleNotes& notes, std::int64_t record) {
-  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
-  for (const std::string& name : notes.other_fields) {
-    CountFinding(counts_.not_read, {name}, record);
-  }
-}
-
-void SampleIndex::CountNotes(const SampleNotes& notes, std::int64_t record) {
-  counts_.split_boundaries += notes.split_boundary;
-  counts_.empty_completions += notes.empty_completion;
-  counts_.without_eos += notes.without_eos;
-  counts_.unlisted_stops += notes.unlisted_stop;
-  counts_.closed_turns += notes.closed_turn;
-  CountTexts(notes, record);
-  if (!notes.readings.empty()) AddNames(notes.readings, counts_.readings);
-  counts_.own_bos += notes.own_bos;
-  counts_.without_bos += notes.without_bos;
-  counts_.foreign_labels += notes.foreign_labels;
 }
 
 std::span<const std::int32_t> SampleIndex::WindowTokens(std::int64_t i) const {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/batch.h"
+#include "data/audit/record_counts.h"
 #include "data/data_options.h"
 #include "data/dataset_report.h"
 #include "data/record_encoder.h"
@@ -99,17 +99,12 @@ class SampleIndex {
   void AddWindows();
   void AddRecords(const DataOptions& options, Context* context, const ReadingProgress& progress);
   std::int64_t BlockAt(std::int64_t begin) const;
-  void AddBadRecord(const std::exception_ptr& error);
+  void AddBadRecord(const std::exception_ptr& error, RecordCounts& counts) const;
   void CheckBadRecords(BadRecords bad_records);
-  void AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
-                 EncodedRecord& encoded);
-  void CountFinding(std::vector<DataFinding>& findings, const TextFinding& finding,
-                    std::int64_t record);
+  void AddRecord(std::int64_t record, std::int64_t part, OverLong over_long, EncodedRecord& encoded,
+                 RecordCounts& counts);
   void AddSample(const Sample& sample, std::int64_t record, std::int64_t part = 0);
   void DescribeFields();
-  // What of a record is not shown, not trained or not read; of records that are left out, too.
-  void CountTexts(const SampleNotes& notes, std::int64_t record);
-  void CountNotes(const SampleNotes& notes, std::int64_t record);
   std::span<const std::int32_t> WindowTokens(std::int64_t i) const;
   Sample Window(std::int64_t i) const;
   // The samples of a record, of any length; errors name the place.
@@ -129,7 +124,6 @@ class SampleIndex {
   std::int64_t end_ = 0;             // the record behind it
   IndexArray<SampleEntry> entries_;  // ascending records
   DataReport counts_;
-  std::map<std::string, std::int64_t> counted_;  // findings: the last record that has them
 };
 
 }  // namespace qlora

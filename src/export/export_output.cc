@@ -112,7 +112,7 @@ void CheckIsNoSource(const ExportOptions& options, const AdapterSet& adapters) {
 bool IsImportanceMatrix(const fs::path& file) {
   if (!HasGgufMagic(file)) return false;
   const GgufMetadata metadata = ReadGgufMetadata(file);
-  const GgufValue* type = metadata.Find("general.type");
+  const GgufValue* type = metadata.Find(kGgufType);
   const auto* name = type == nullptr ? nullptr : std::get_if<std::string>(type);
   return name != nullptr && *name == "imatrix";
 }

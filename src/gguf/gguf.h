@@ -55,6 +55,11 @@ class GgufMetadata {
   std::map<std::string, std::size_t, std::less<>> numbers_;  // of the entries, by their keys
 };
 
+// Keys of every file.
+inline constexpr const char* kGgufArchitecture = "general.architecture";
+inline constexpr const char* kGgufType = "general.type";
+inline constexpr const char* kGgufName = "general.name";
+
 // "u32", "array of string", ...: the type of a value, for messages.
 std::string TypeNameOf(const GgufValue& value);
 

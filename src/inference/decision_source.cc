@@ -37,7 +37,7 @@ PromptLayout DecisionSource::layout() const {
 
 std::optional<DecisionSource> DecisionOfGguf(const GgufMetadata& metadata,
                                              const std::string& name) {
-  const auto* architecture = GetGguf<std::string>(metadata, "general.architecture", name);
+  const auto* architecture = GetGguf<std::string>(metadata, kGgufArchitecture, name);
   if (architecture == nullptr) return std::nullopt;
   const std::string type_key = *architecture + kDecisionTypeKey;
   const auto* type = GetGguf<std::string>(metadata, type_key, name);

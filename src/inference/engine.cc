@@ -165,8 +165,8 @@ void Engine::Admit() {
 // The tokens of a prompt whose keys and values a slot has; the last one is read for its logits.
 std::int64_t Engine::SharedRows(const KeptPrompt& kept, const EngineRequest& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
-  if (kept.adapter != request.adapter || prompt <= short_prompt_ || !pool_.has_keys_alone() ||
-      !decoder_.ropes().HaveSameTables(kept.length, prompt)) {
+  if (!request.keeps_prompt || kept.adapter != request.adapter || prompt <= short_prompt_ ||
+      !pool_.has_keys_alone() || !decoder_.ropes().HaveSameTables(kept.length, prompt)) {
     return 0;
   }
   return std::min(CommonTokens(kept.ids, request.prompt), prompt - 1);
@@ -176,7 +176,7 @@ std::int64_t Engine::SharedRows(const KeptPrompt& kept, const EngineRequest& req
 std::int64_t Engine::SharedLater(const EngineRequest& request) const {
   std::int64_t most = 0;
   for (const SequencePtr& other : running_) {
-    if (!other->is_reading()) continue;
+    if (!other->is_reading() || !other->request.keeps_prompt) continue;
     most =
         std::max(most, SharedRows({other->request.adapter, other->ids, other->length()}, request));
   }
@@ -289,7 +289,7 @@ void Engine::Run(std::span<const Part> parts, SumOrder order, std::vector<Engine
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Sequence& sequence = *parts[i].sequence;
     sequence.passed += parts[i].rows;
-    if (order == SumOrder::kMany) {
+    if (order == SumOrder::kMany && sequence.request.keeps_prompt) {
       std::vector<std::int32_t>& kept = kept_[sequence.slot].ids;
       kept.insert(kept.end(), slots[i].ids.begin(), slots[i].ids.end());
     }

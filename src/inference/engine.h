@@ -54,6 +54,7 @@ struct EngineRequest {
   std::vector<std::int32_t> ends = {};    // tokens that end the answer, and belong to it
   // Log-probabilities of chosen tokens, and of so many of the likeliest ones beside them.
   std::optional<std::int64_t> top_logprobs = {};
+  bool keeps_prompt = true;  // false: it is read anew, and not kept for others
   // Changes the logits (V) of the next token before it is chosen, given the answer so far; may be
   // empty. Log-probabilities are those before it.
   std::function<void(std::span<const std::int32_t> answer, std::span<float> logits)> edit = {};

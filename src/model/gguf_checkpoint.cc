@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -23,14 +22,6 @@ namespace qlora {
 namespace {
 
 constexpr const char* kDecoder = "model.";
-
-// The number of the block in "blk.12.attn_q.weight"; -1 for other names.
-std::int64_t BlockOf(std::string_view name) {
-  if (!name.starts_with("blk.")) return -1;
-  std::int64_t block = -1;
-  std::from_chars(name.data() + 4, name.data() + name.size(), block);
-  return block;
-}
 
 std::vector<std::int64_t> Inverse(const std::vector<std::int64_t>& order) {
   std::vector<std::int64_t> inverse(order.size());
@@ -106,7 +97,7 @@ class Builder {
   // that llama.cpp ignores is not read, and so refused (CheckAllRead).
   float ScaleOf(const std::string& weight, std::int64_t expert, std::int64_t experts) {
     const std::string name = StemOf(weight) + ".scale";
-    const bool is_head = weight == "output.weight";
+    const bool is_head = weight == kGgufHead;
     if (!Has(name) || !(is_head || IsGgufScaled(GgufFamilyOf(config_.model_type), weight))) {
       return 1;
     }
@@ -217,8 +208,8 @@ class Builder {
 
   // The blocks of the file, drafts included.
   std::int64_t BlockCount() const {
-    const auto& architecture = file_.Require<std::string>("general.architecture");
-    return GgufKeys(file_, architecture).Int("block_count");
+    const auto& architecture = file_.Require<std::string>(kGgufArchitecture);
+    return GgufKeys(file_, architecture).Int(gguf_key::kBlocks);
   }
 
   // Of activations that are rounded: one number for each matrix of a weight that is read, where
@@ -229,7 +220,7 @@ class Builder {
     const std::string weight = tensor.name.substr(0, tensor.name.size() - kEnd.size()) + ".weight";
     if (!read_.contains(weight)) return false;
     const TensorInfo& of = *file_.Find(weight);
-    const bool is_nvfp4_head = weight == "output.weight" && of.dtype == BlockFormat::kNVFP4;
+    const bool is_nvfp4_head = weight == kGgufHead && of.dtype == BlockFormat::kNVFP4;
     if (!is_nvfp4_head && !HasGgufScales(weight)) return false;
     return tensor.elements() == (of.shape.size() == 3 ? of.shape.front() : 1);
   }
@@ -243,7 +234,7 @@ class Builder {
       const std::string& name = tensor.name;
       if (read_.contains(name)) continue;
       if (name == kGgufDivisors && has_divisors) continue;
-      const std::int64_t block = BlockOf(name);
+      const std::int64_t block = GgufBlockOf(name);
       if (IsUnreadKv(config_, block, name)) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.

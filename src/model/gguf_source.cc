@@ -1,7 +1,6 @@
 #include "model/gguf_source.h"
 
 #include <algorithm>
-#include <memory>
 #include <string_view>
 
 #include "base/text.h"
@@ -33,7 +32,7 @@ std::string RepositoryIn(std::string text) {
 }  // namespace
 
 GgufSource GgufSourceOf(const GgufReader& file) {
-  GgufSource source{TextOf(file, "general.name"), ""};
+  GgufSource source{TextOf(file, kGgufName), ""};
   for (const char* key : {"general.source.huggingface.repository", "general.source.repo_url",
                           "general.source.url", "general.repo_url"}) {
     source.repository = RepositoryIn(TextOf(file, key));

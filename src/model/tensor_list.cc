@@ -401,7 +401,7 @@ std::vector<DecoderTensor> DecoderTensors(const DecoderConfig& config) {
   };
   const LinearShape table{config.vocab_size, config.hidden_size};
   const GgufFamily& family = GgufFamilyOf(config.model_type);
-  add(TensorKind::kTable, config.names.embedding, "token_embd", table).table =
+  add(TensorKind::kTable, config.names.embedding, StemOf(kGgufEmbedding), table).table =
       &DecoderWeights::embed;
   const auto add_vector = [&](DecoderTensor& row, auto vector, auto scaled, double scale) {
     row.vector = vector;
@@ -411,7 +411,7 @@ std::vector<DecoderTensor> DecoderTensors(const DecoderConfig& config) {
   add_vector(
       add(TensorKind::kNorm, config.names.final_norm, family.final_norm, {1, config.hidden_size}),
       &DecoderWeights::final_norm, &DecoderWeights::head_norm, config.logit_scale);
-  add(TensorKind::kTable, "lm_head", "output", table).table = &DecoderWeights::head;
+  add(TensorKind::kTable, "lm_head", StemOf(kGgufHead), table).table = &DecoderWeights::head;
   if (config.per_layer_size > 0) {
     add(TensorKind::kTable, "embed_tokens_per_layer", "per_layer_token_embd",
         {config.per_layer_vocab, config.per_layer_features()})

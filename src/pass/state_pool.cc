@@ -10,13 +10,6 @@ bool StatePool::has_keys_alone() const {
       layers, [](const LayerState& s) { return std::holds_alternative<AttentionMixer::State>(s); });
 }
 
-std::int64_t PromptPart(const DecoderConfig& config) {
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    if (config.layer(l).mixer == Mixer::kDeltaRule) return kRecurrentPart;
-  }
-  return 1;
-}
-
 void CopyKeys(Backend& backend, const StatePool& pool, std::int64_t from, std::int64_t to,
               std::int64_t rows) {
   const auto copy = [&](const MatrixView& all) {

@@ -28,9 +28,6 @@ struct StatePool {
   bool has_keys_alone() const;
 };
 
-// Prompts may be cut at multiples of so many tokens (kRecurrentPart, where a mixer needs it).
-std::int64_t PromptPart(const DecoderConfig& config);
-
 // Copies the keys and values of the first `rows` positions of one slot to another. The pool has
 // keys alone.
 void CopyKeys(Backend& backend, const StatePool& pool, std::int64_t from, std::int64_t to,

@@ -38,8 +38,7 @@ struct Mark {
 // What of a text is certain: up to the first mark, or to where one may begin.
 struct Scan {
   std::size_t bytes = 0;
-  const Mark* mark = nullptr;  // that follows these
-  bool is_held = false;        // more is needed
+  const Mark* mark = nullptr;  // that follows these; null: more is needed
 };
 
 }  // namespace answer_marks
@@ -59,10 +58,10 @@ Scan FindMark(const AnswerInput& in, const std::vector<Mark>& marks) {
     for (const Mark& mark : marks) {
       const Match match = in.Begins(mark.text, at);
       if (match == Match::kYes) return {at, &mark};
-      if (match == Match::kPart) return {at, nullptr, true};
+      if (match == Match::kPart) return {at};
     }
   }
-  return {view.size(), nullptr, true};
+  return {view.size()};
 }
 
 void SortMarks(std::vector<Mark>& marks) {

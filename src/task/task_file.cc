@@ -2,17 +2,15 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <initializer_list>
-#include <iterator>
 #include <set>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
-#include "io/pattern.h"
 #include "records/file_format.h"
 #include "records/yaml_text.h"
+#include "task/definition_keys.h"
+#include "task/task_judging.h"
 
 namespace qlora {
 namespace {
@@ -31,65 +29,6 @@ constexpr std::string_view kKeys =
 // Of decisions, beside the options of data of the same names.
 constexpr std::string_view kDecisionKeys =
     " task dataset_kwargs test_split validation_split metric_list output_type ";
-constexpr std::string_view kFilterKeys = " name filter ";
-constexpr std::string_view kStepKeys = " function regex_pattern group_select fallback ";
-constexpr std::string_view kMetricKeys = " metric aggregation higher_is_better ";
-constexpr std::string_view kMatchKeys =
-    " regexes_to_ignore ignore_case ignore_punctuation ignore_numbers ";
-
-// What lm-evaluation-harness calls the figure of all records.
-struct KnownMetric {
-  std::string_view name;
-  TaskKind kind;
-  std::string_view aggregation = "mean";
-  bool of_instructions = false;  // of IFEval's answers alone
-  bool higher_is_better = true;
-};
-constexpr KnownMetric kMetrics[] = {
-    {"acc", TaskKind::kMultipleChoice},
-    {"acc_norm", TaskKind::kMultipleChoice},
-    {"exact_match", TaskKind::kGenerate},
-    {"f1", TaskKind::kGenerate},
-    {"word_perplexity", TaskKind::kRolling, "weighted_perplexity", false, false},
-    {"byte_perplexity", TaskKind::kRolling, "weighted_perplexity", false, false},
-    {"bits_per_byte", TaskKind::kRolling, "bits_per_byte", false, false},
-    {"accuracy", TaskKind::kDecision},
-    {"log_loss", TaskKind::kDecision, "mean", false, false},
-    {"brier", TaskKind::kDecision, "mean", false, false},
-    {"ece", TaskKind::kDecision, "ece", false, false},
-    {"prompt_level_strict_acc", TaskKind::kGenerate, "mean", true},
-    {"inst_level_strict_acc", TaskKind::kGenerate, "agg_inst_level_acc", true},
-    {"prompt_level_loose_acc", TaskKind::kGenerate, "mean", true},
-    {"inst_level_loose_acc", TaskKind::kGenerate, "agg_inst_level_acc", true},
-};
-
-const KnownMetric* FindMetric(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
-                                   [&](const KnownMetric& known) { return known.name == name; });
-  return found == std::end(kMetrics) ? nullptr : found;
-}
-
-// Those of a definition that names none: the defaults of lm-evaluation-harness, and of decisions
-// all.
-std::vector<TaskMetric> UsualMetrics(TaskKind kind) {
-  std::vector<TaskMetric> metrics;
-  for (const KnownMetric& known : kMetrics) {
-    if (known.kind != kind || known.of_instructions || known.name == "f1") continue;
-    TaskMetric& metric = metrics.emplace_back();
-    metric.name = known.name;
-    metric.higher_is_better = known.higher_is_better;
-  }
-  return metrics;
-}
-
-bool Holds(std::string_view names, std::string_view name) {
-  return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
-}
-
-// The function of Python that a value calls: "utils.process_docs"; "" where it calls none.
-std::string FunctionOf(const OrderedJson& value) {
-  return value.is_object() ? value.value("!function", "") : "";
-}
 
 // The definition with those that it includes, whose keys it replaces.
 OrderedJson ReadDefinition(const fs::path& path, int depth = 0) {
@@ -113,65 +52,40 @@ OrderedJson ReadDefinition(const fs::path& path, int depth = 0) {
 // Reads the keys of one definition.
 class DefinitionReader {
  public:
-  DefinitionReader(const OrderedJson& json, const fs::path& path)
-      : json_(json), where_(path.string()) {
+  DefinitionReader(const OrderedJson& json, const fs::path& path) : keys_(json, path) {
     task_.path = path;
   }
 
   TaskFile Read() {
     CheckFunctions();
-    task_.name = TextOr("task", task_.path.stem().string());
+    task_.name = keys_.TextOr("task", task_.path.stem().string());
     ReadKind();
     CheckKeys();
     ReadSplits();
     ReadShots();
-    task_.description = TextOr("description", "");
-    task_.target_delimiter = TextOr("target_delimiter", task_.target_delimiter);
-    task_.fewshot_delimiter = TextOr("fewshot_delimiter", task_.fewshot_delimiter);
-    task_.doc_to_text = Field("doc_to_text");
-    task_.doc_to_target = Field("doc_to_target");
-    task_.doc_to_choice = Field("doc_to_choice");
+    task_.description = keys_.TextOr("description", "");
+    task_.target_delimiter = keys_.TextOr("target_delimiter", task_.target_delimiter);
+    task_.fewshot_delimiter = keys_.TextOr("fewshot_delimiter", task_.fewshot_delimiter);
+    task_.doc_to_text = keys_.Field("doc_to_text");
+    task_.doc_to_target = keys_.Field("doc_to_target");
+    task_.doc_to_choice = keys_.Field("doc_to_choice");
     ReadFunctions();
     ReadGeneration();
-    ReadFilters();
-    ReadMetrics();
-    if (Number("repeats", 1) != 1) Refuse("repeats", "one answer of each record is measured");
+    ReadJudging(keys_, task_);
+    if (keys_.Number("repeats", 1) != 1) {
+      keys_.Refuse("repeats", "one answer of each record is measured");
+    }
     return std::move(task_);
   }
 
  private:
-  [[noreturn]] void Refuse(std::string_view key, std::string_view reason) const {
-    ThrowInvalidInput("{}: {}: {}", where_, key, reason);
-  }
-
-  const OrderedJson* Find(std::string_view key) const {
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  std::string TextOr(std::string_view key, std::string otherwise) const {
-    const OrderedJson* value = Find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) Refuse(key, "expected a text");
-    return value->get<std::string>();
-  }
-
-  std::int64_t Number(std::string_view key, std::int64_t otherwise) const {
-    const OrderedJson* value = Find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number_integer() || value->get<std::int64_t>() < 0) {
-      Refuse(key, "expected a whole number");
-    }
-    return value->get<std::int64_t>();
-  }
-
   void CheckFunctions() const {
-    for (const auto& [key, value] : json_.items()) {
+    for (const auto& [key, value] : keys_.json().items()) {
       const std::string function = FunctionOf(value);
-      if (function.empty() || Holds(kIdleKeys, key) || key.starts_with("process_")) continue;
-      Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
-                              "Jinja text",
-                              function));
+      if (function.empty() || HoldsName(kIdleKeys, key) || key.starts_with("process_")) continue;
+      keys_.Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
+                                    "Jinja text",
+                                    function));
     }
   }
 
@@ -179,9 +93,9 @@ class DefinitionReader {
     const bool decides = task_.kind == TaskKind::kDecision;
     OptionTable options;
     task_.decision.Declare(options);
-    for (const auto& [key, value] : json_.items()) {
-      if (Holds(kIdleKeys, key) || Holds(decides ? kDecisionKeys : kKeys, key)) continue;
-      if (!decides || options.Find(key) == nullptr) Refuse(key, "is not supported");
+    for (const auto& [key, value] : keys_.json().items()) {
+      if (HoldsName(kIdleKeys, key) || HoldsName(decides ? kDecisionKeys : kKeys, key)) continue;
+      if (!decides || options.Find(key) == nullptr) keys_.Refuse(key, "is not supported");
       SetOption(options, key, value);
     }
     std::string& text = task_.decision.decision_template;
@@ -191,7 +105,7 @@ class DefinitionReader {
   }
 
   void SetOption(OptionTable& options, const std::string& key, const OrderedJson& value) const {
-    const std::string origin = fmt::format("{}: {}", where_, key);
+    const std::string origin = fmt::format("{}: {}", keys_.where(), key);
     if (!value.is_array()) {
       options.Set(key, value.is_string() ? value.get<std::string>() : FormatJson(value), origin);
       return;
@@ -204,7 +118,7 @@ class DefinitionReader {
   }
 
   void ReadKind() {
-    const std::string kind = TextOr("output_type", "generate_until");
+    const std::string kind = keys_.TextOr("output_type", "generate_until");
     if (kind == "multiple_choice") {
       task_.kind = TaskKind::kMultipleChoice;
     } else if (kind == "loglikelihood_rolling") {
@@ -214,28 +128,29 @@ class DefinitionReader {
     } else if (kind == "decision") {
       task_.kind = TaskKind::kDecision;
     } else {
-      Refuse("output_type", fmt::format("expected multiple_choice, loglikelihood_rolling, "
-                                        "generate_until or decision, found '{}'",
-                                        kind));
+      keys_.Refuse("output_type", fmt::format("expected multiple_choice, loglikelihood_rolling, "
+                                              "generate_until or decision, found '{}'",
+                                              kind));
     }
   }
 
   std::vector<fs::path> Paths(const OrderedJson& value) const {
     std::vector<fs::path> paths;
     for (const OrderedJson& name : value.is_array() ? value : OrderedJson::array({value})) {
-      if (!name.is_string()) Refuse("dataset_kwargs.data_files", "expected names of files");
+      if (!name.is_string()) keys_.Refuse("dataset_kwargs.data_files", "expected names of files");
       paths.push_back(task_.path.parent_path() / name.get<std::string>());
     }
     return paths;
   }
 
   void ReadSplits() {
-    task_.test_split = TextOr("test_split", TextOr("validation_split", ""));
-    if (task_.test_split.empty()) Refuse("test_split", "the task names no split to measure");
+    task_.test_split = keys_.TextOr("test_split", keys_.TextOr("validation_split", ""));
+    if (task_.test_split.empty()) keys_.Refuse("test_split", "the task names no split to measure");
     // Where the definition does not say, examples come from what is not measured, if anything is.
-    task_.fewshot_split = TextOr(
-        "fewshot_split", TextOr("training_split", TextOr("validation_split", task_.test_split)));
-    const OrderedJson* kwargs = Find("dataset_kwargs");
+    task_.fewshot_split = keys_.TextOr(
+        "fewshot_split",
+        keys_.TextOr("training_split", keys_.TextOr("validation_split", task_.test_split)));
+    const OrderedJson* kwargs = keys_.Find("dataset_kwargs");
     if (kwargs == nullptr || !kwargs->is_object() || !kwargs->contains("data_files")) return;
     const OrderedJson& files = (*kwargs)["data_files"];
     if (!files.is_object()) {
@@ -246,22 +161,17 @@ class DefinitionReader {
   }
 
   void ReadShots() {
-    task_.num_fewshot = Number("num_fewshot", 0);
-    const OrderedJson* config = Find("fewshot_config");
+    task_.num_fewshot = keys_.Number("num_fewshot", 0);
+    const OrderedJson* config = keys_.Find("fewshot_config");
     if (config == nullptr) return;
     for (const auto& [key, value] : config->items()) {
-      if (key != "sampler") Refuse("fewshot_config." + key, "is not supported");
+      if (key != "sampler") keys_.Refuse("fewshot_config." + key, "is not supported");
       if (value == "first_n") {
         task_.first_n = true;
       } else if (value != "default") {
-        Refuse("fewshot_config.sampler", "expected default or first_n");
+        keys_.Refuse("fewshot_config.sampler", "expected default or first_n");
       }
     }
-  }
-
-  OrderedJson Field(std::string_view key) const {
-    const OrderedJson* value = Find(key);
-    return value == nullptr ? OrderedJson(nullptr) : *value;
   }
 
   // Functions of Python are not run; those of HellaSwag and IFEval are known.
@@ -270,177 +180,44 @@ class DefinitionReader {
     task_.checks_instructions = IsFunctionOf("process_results", "ifeval");
   }
   bool IsFunctionOf(std::string_view key, std::string_view task) const {
-    const OrderedJson* value = Find(key);
+    const OrderedJson* value = keys_.Find(key);
     if (value == nullptr) return false;
     if (task_.name.starts_with(task)) return true;
-    if (FunctionOf(*value).empty()) Refuse(key, "expected a function of Python");
-    Refuse(key, fmt::format("calls {}, a function of Python, which is not run; only that of {} is "
-                            "known. Write the fields as Jinja texts",
-                            FunctionOf(*value), task));
+    if (FunctionOf(*value).empty()) keys_.Refuse(key, "expected a function of Python");
+    keys_.Refuse(key,
+                 fmt::format("calls {}, a function of Python, which is not run; only that of {} is "
+                             "known. Write the fields as Jinja texts",
+                             FunctionOf(*value), task));
   }
 
   void ReadGeneration() {
     task_.until = {task_.fewshot_delimiter};
-    const OrderedJson* kwargs = Find("generation_kwargs");
+    const OrderedJson* kwargs = keys_.Find("generation_kwargs");
     if (kwargs == nullptr) return;
     for (const auto& [key, value] : kwargs->items()) {
       if (key == "until") {
         task_.until.clear();
         for (const OrderedJson& text : value.is_array() ? value : OrderedJson::array({value})) {
-          if (!text.is_string()) Refuse("generation_kwargs.until", "expected texts");
+          if (!text.is_string()) keys_.Refuse("generation_kwargs.until", "expected texts");
           if (text != "") task_.until.push_back(text.get<std::string>());
         }
       } else if (key == "max_gen_toks") {
         if (!value.is_number_integer() || value < 1) {
-          Refuse("generation_kwargs.max_gen_toks", "expected a whole number above 0");
+          keys_.Refuse("generation_kwargs.max_gen_toks", "expected a whole number above 0");
         }
         task_.max_gen_toks = value.get<std::int64_t>();
       } else if (key == "do_sample" || key == "temperature") {
         if (value != false && value != 0) {
-          Refuse("generation_kwargs." + key, "the likeliest token is taken; nothing is drawn");
+          keys_.Refuse("generation_kwargs." + key,
+                       "the likeliest token is taken; nothing is drawn");
         }
       } else {
-        Refuse("generation_kwargs." + key, "is not supported");
+        keys_.Refuse("generation_kwargs." + key, "is not supported");
       }
     }
   }
 
-  // Refuses a value that is no object, and a key of it that is none of these.
-  void CheckObject(std::string_view key, const OrderedJson& json,
-                   std::initializer_list<std::string_view> known) const {
-    if (!json.is_object()) Refuse(key, "expected 'key: value'");
-    for (const auto& item : json.items()) {
-      const bool holds = std::any_of(known.begin(), known.end(), [&](std::string_view names) {
-        return Holds(names, item.key());
-      });
-      if (!holds) Refuse(key, fmt::format("the key '{}' is not supported", item.key()));
-    }
-  }
-
-  // An empty text is matched to have a malformed pattern refused.
-  void CheckPattern(std::string_view key, const std::string& pattern) const {
-    FindAll(pattern, "", fmt::format("{}: {}", where_, key));
-  }
-
-  FilterStep Step(const OrderedJson& json) const {
-    CheckObject("filter_list", json, {kStepKeys});
-    FilterStep step;
-    const std::string function = json.value("function", "");
-    if (function == "regex") {
-      step.kind = FilterStep::kRegex;
-      step.pattern = json.value("regex_pattern", R"(#### (\-?[0-9\.\,]+))");
-      step.group_select = json.value("group_select", std::int64_t{0});
-      step.fallback = json.value("fallback", step.fallback);
-      CheckPattern("filter_list", step.pattern);
-      return step;
-    }
-    if (function == "remove_whitespace") {
-      step.kind = FilterStep::kRemoveWhitespace;
-    } else if (function == "lowercase") {
-      step.kind = FilterStep::kLowercase;
-    } else if (function != "take_first") {
-      Refuse("filter_list", fmt::format("the filter '{}' is not supported", function));
-    }
-    if (json.size() > 1) Refuse("filter_list", fmt::format("{} has no settings", function));
-    return step;
-  }
-
-  void ReadFilters() {
-    if (const OrderedJson* filters = Find("filter_list")) {
-      if (task_.kind != TaskKind::kGenerate) {
-        Refuse("filter_list", "filters are for answers that are generated");
-      }
-      if (!filters->is_array()) Refuse("filter_list", "expected a list");
-      for (const OrderedJson& json : *filters) ReadFilter(json);
-    }
-    if (task_.filters.empty()) task_.filters.push_back({"none", {}});
-  }
-
-  void ReadFilter(const OrderedJson& json) {
-    CheckObject("filter_list", json, {kFilterKeys});
-    TaskFilter filter;
-    filter.name = json.value("name", "none");
-    for (const TaskFilter& other : task_.filters) {
-      if (other.name == filter.name) {
-        Refuse("filter_list", fmt::format("two filters are named '{}'", filter.name));
-      }
-    }
-    for (const OrderedJson& step : json.value("filter", OrderedJson::array())) {
-      filter.steps.push_back(Step(step));
-    }
-    task_.filters.push_back(std::move(filter));
-  }
-
-  void ReadMetrics() {
-    const OrderedJson* metrics = Find("metric_list");
-    if (metrics == nullptr && !task_.checks_instructions) {
-      task_.metrics = UsualMetrics(task_.kind);
-      return;
-    }
-    if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
-      Refuse("metric_list", "expected a list with 'metric: NAME' for each metric");
-    }
-    for (const OrderedJson& json : *metrics) ReadMetric(json);
-  }
-
-  void ReadMetric(const OrderedJson& json) {
-    if (!json.is_object() || !json.contains("metric")) {
-      Refuse("metric_list", "expected 'metric: NAME'");
-    }
-    if (!json["metric"].is_string()) {
-      Refuse("metric_list", fmt::format("metric: expected a name, found {}; a function of Python "
-                                        "is not run",
-                                        FormatJson(json["metric"])));
-    }
-    TaskMetric metric;
-    metric.name = json["metric"].get<std::string>();
-    const KnownMetric* known = FindMetric(metric.name);
-    if (known == nullptr) {
-      Refuse("metric_list", fmt::format("the metric '{}' is not supported", metric.name));
-    }
-    if (known->kind != task_.kind || known->of_instructions != task_.checks_instructions) {
-      Refuse("metric_list", fmt::format("{} is no metric of this output_type", metric.name));
-    }
-    for (const TaskMetric& other : task_.metrics) {
-      if (other.name == metric.name) {
-        Refuse("metric_list", fmt::format("{} is given twice", metric.name));
-      }
-    }
-    const bool matches = metric.name == "exact_match";
-    CheckObject("metric_list", json, {kMetricKeys, matches ? kMatchKeys : kMetricKeys});
-    metric.higher_is_better = known->higher_is_better;
-    CheckAggregation(json, *known, metric);
-    metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());
-    for (const std::string& pattern : metric.regexes_to_ignore) {
-      CheckPattern("metric_list", pattern);
-    }
-    metric.ignore_case = json.value("ignore_case", false);
-    metric.ignore_punctuation = json.value("ignore_punctuation", false);
-    metric.ignore_numbers = json.value("ignore_numbers", false);
-    task_.metrics.push_back(std::move(metric));
-  }
-
-  // The definition may say how records are put together, but not otherwise than it is done.
-  void CheckAggregation(const OrderedJson& json, const KnownMetric& known,
-                        const TaskMetric& metric) const {
-    if (const auto found = json.find("aggregation"); found != json.end()) {
-      std::string given = FunctionOf(*found);
-      given = given.substr(given.rfind('.') + 1);
-      if (given.empty())
-        given = found->is_string() ? found->get<std::string>() : FormatJson(*found);
-      if (given != known.aggregation) {
-        Refuse("metric_list", fmt::format("aggregation: {} is put together by '{}', found '{}'",
-                                          metric.name, known.aggregation, given));
-      }
-    }
-    if (json.value("higher_is_better", metric.higher_is_better) != metric.higher_is_better) {
-      Refuse("metric_list",
-             fmt::format("higher_is_better: of {} it is {}", metric.name, metric.higher_is_better));
-    }
-  }
-
-  const OrderedJson& json_;
-  std::string where_;
+  DefinitionKeys keys_;
   TaskFile task_;
 };
 

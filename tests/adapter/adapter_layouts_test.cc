@@ -15,6 +15,7 @@
 #include "adapter/lora.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "model/layout_models.h"
 #include "model/tensor_list.h"
 #include "temporary_folder.h"
 
@@ -24,46 +25,20 @@ namespace {
 using rewriting::AdapterRewriter;
 using rewriting::Changes;
 
-Json Common(const std::string& model_type, const Json& more) {
-  Json json = {{"model_type", model_type},
-               {"hidden_size", 16},
-               {"intermediate_size", 24},
-               {"num_hidden_layers", 2},
-               {"num_attention_heads", 4},
-               {"num_key_value_heads", 2},
-               {"head_dim", 4},
-               {"vocab_size", 20},
-               {"rms_norm_eps", 1e-5},
-               {"max_position_embeddings", 64}};
-  json.update(more);
-  return json;
-}
-
 std::vector<Json> Models() {
-  const Json experts = {
-      {"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}};
-  Json delta = experts;
-  delta.update({{"shared_expert_intermediate_size", 8},
-                {"partial_rotary_factor", 0.5},
-                {"layer_types", {"linear_attention", "full_attention"}},
-                {"linear_num_key_heads", 2},
-                {"linear_num_value_heads", 4},
-                {"linear_key_head_dim", 4},
-                {"linear_value_head_dim", 4}});
-  Json lfm = experts;
-  lfm.update({{"layer_types", {"conv", "full_attention"}}, {"num_dense_layers", 1}});
+  const LayoutParts parts;
   const std::vector<std::string> attention(2, "attention");
-  return {Common("llama", Json::object()),
-          Common("qwen2", Json::object()),
-          Common("phi3", {{"pad_token_id", 0}}),
-          Common("granite", Json::object()),
-          Common("granitemoehybrid", {{"num_local_experts", 0},
-                                      {"shared_intermediate_size", 24},
-                                      {"layer_types", attention}}),
-          Common("qwen3_moe", experts),
-          Common("gpt_oss", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
-          Common("lfm2_moe", lfm),
-          Common("qwen3_5_moe_text", delta)};
+  return {LayoutModel("llama", Json::object()),
+          LayoutModel("qwen2", Json::object()),
+          LayoutModel("phi3", {{"pad_token_id", 0}}),
+          LayoutModel("granite", Json::object()),
+          LayoutModel("granitemoehybrid", {{"num_local_experts", 0},
+                                           {"shared_intermediate_size", 24},
+                                           {"layer_types", attention}}),
+          LayoutModel("qwen3_moe", parts.experts),
+          LayoutModel("gpt_oss", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
+          LayoutModel("lfm2_moe", parts.convolutions),
+          LayoutModel("qwen3_5_moe_text", parts.delta_rule)};
 }
 
 void ExpectChanges(const LoraAdapter& adapter, const Changes& expected) {

@@ -9,8 +9,7 @@
 
 #include <csignal>
 
-#include "qlora/error.h"
-#include "temporary_folder.h"
+#include "io/test_util.h"
 
 namespace qlora {
 namespace {
@@ -27,21 +26,6 @@ class FileTest : public ::testing::Test {
   TemporaryFolder temporary_;
   fs::path folder_ = temporary_.path();
 };
-
-template <typename Body>
-Error ErrorOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::kRuntime, "");
-}
-
-std::string Text(std::span<const std::byte> bytes) {
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
 
 TEST_F(FileTest, WritesNothingBeforeCommitAndEverythingAfter) {
   const fs::path path = folder_ / "a.txt";
@@ -245,14 +229,14 @@ TEST_F(FileTest, MapsWholeFiles) {
   const std::string text(20000, 'q');
   WriteTextFile(path, text);
   MappedFile file(path);
-  EXPECT_EQ(Text(file.bytes()), text);
+  EXPECT_EQ(AsString(file.bytes()), text);
   EXPECT_EQ(file.path(), path);
   MappedFile moved(std::move(file));
   EXPECT_EQ(moved.bytes().size(), text.size());
   moved.Release(1, 9000);
   moved.Release(0, 20000);
   moved.Release(20000, 0);
-  EXPECT_EQ(Text(moved.bytes()), text);
+  EXPECT_EQ(AsString(moved.bytes()), text);
   MappedFile assigned;
   EXPECT_TRUE(assigned.bytes().empty());
   assigned = std::move(moved);

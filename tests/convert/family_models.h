@@ -188,14 +188,8 @@ inline std::vector<std::string> ExpertParameters(const DecoderConfig& decoder) {
   return {experts + ".gate_up_proj", experts + ".down_proj"};
 }
 
-// Writes config.json, random weights and the tokenizer of tests/golden into a new folder.
-inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
-  fs::create_directories(dir);
-  WriteTextFile(dir / "config.json", FormatJson(json));
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::copy_file(kGolden / "llama-tiny" / name, dir / name);
-  }
-  const DecoderConfig c = ParseDecoderConfig(json, "config.json");
+// The tensors of a checkpoint, told anew.
+inline std::vector<TensorInfo> FamilyTensors(const DecoderConfig& c) {
   const std::int64_t d = c.hidden_size;
   std::vector<TensorInfo> infos;
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
@@ -270,6 +264,17 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     norm(c.names.q_norm, c.q_norm_size(l));
     if (c.layers[l].has_own_kv()) norm(c.names.k_norm, c.k_norm_size(l));
   }
+  return infos;
+}
+
+// Writes config.json, random weights and the tokenizer of tests/golden into a new folder.
+inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
+  fs::create_directories(dir);
+  WriteTextFile(dir / "config.json", FormatJson(json));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy_file(kGolden / "llama-tiny" / name, dir / name);
+  }
+  const std::vector<TensorInfo> infos = FamilyTensors(ParseDecoderConfig(json, "config.json"));
   // Vectors too, so that norms and biases that change places are seen.
   const auto writer = CreateSafetensors(dir / "model.safetensors", infos, {});
   std::uint64_t seed = 1;

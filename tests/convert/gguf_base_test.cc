@@ -1,6 +1,4 @@
 // Exports from a base that is a GGUF file.
-#include <algorithm>
-#include <cstring>
 
 #include "base/file.h"
 #include "convert/convert_fixture.h"
@@ -98,25 +96,7 @@ TEST_F(GgufBaseTest, BlocksHaveNoOtherWeightsToMergeInto) {
 // q, k and v as one tensor, as some files have them.
 TEST_F(GgufBaseTest, AFileOfAnotherCutTakesNoAdapterOfItsOwn) {
   const std::string base = Base("f16");
-  RewriteGguf(base, {}, [](std::vector<RewrittenTensor>& tensors) {
-    for (const std::string block : {"blk.0.", "blk.1."}) {
-      const auto find = [&](const char* name) {
-        return std::ranges::find_if(tensors, [&](const RewrittenTensor& tensor) {
-          return tensor.info.name == block + name;
-        });
-      };
-      RewrittenTensor joined = *find("attn_q.weight");
-      joined.info.name = block + "attn_qkv.weight";
-      for (const char* name : {"attn_k.weight", "attn_v.weight"}) {
-        joined.info.shape[0] += find(name)->info.shape[0];
-        joined.bytes.insert(joined.bytes.end(), find(name)->bytes.begin(), find(name)->bytes.end());
-      }
-      for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) {
-        tensors.erase(find(name));
-      }
-      tensors.push_back(std::move(joined));
-    }
-  });
+  RewriteGguf(base, {}, JoinQkv);
   EXPECT_NE(Refusal(Adapted(base, "adapter.gguf")).find("blk.0.attn_q.weight"), std::string::npos);
   ExportOptions merged = Adapted(base, "merged.gguf");
   merged.format = "gguf";

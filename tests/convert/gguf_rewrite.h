@@ -2,8 +2,10 @@
 #ifndef QLORA_TESTS_CONVERT_GGUF_REWRITE_H_
 #define QLORA_TESTS_CONVERT_GGUF_REWRITE_H_
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,26 @@ inline void RewriteGguf(
   const std::unique_ptr<TensorWriter> writer = CreateGguf(path, keys, infos);
   for (const RewrittenTensor& tensor : tensors) writer->Write(tensor.bytes);
   writer->Finish();
+}
+
+// Puts q, k and v of the two layers into one tensor, as some files have them.
+inline void JoinQkv(std::vector<RewrittenTensor>& tensors) {
+  for (const std::string block : {"blk.0.", "blk.1."}) {
+    const auto find = [&](const char* name) {
+      return std::ranges::find_if(
+          tensors, [&](const RewrittenTensor& tensor) { return tensor.info.name == block + name; });
+    };
+    RewrittenTensor joined = *find("attn_q.weight");
+    joined.info.name = block + "attn_qkv.weight";
+    for (const char* name : {"attn_k.weight", "attn_v.weight"}) {
+      joined.info.shape[0] += find(name)->info.shape[0];
+      joined.bytes.insert(joined.bytes.end(), find(name)->bytes.begin(), find(name)->bytes.end());
+    }
+    for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) {
+      tensors.erase(find(name));
+    }
+    tensors.push_back(std::move(joined));
+  }
 }
 
 // `keys` with another value of one key; without the key where `value` is null.

@@ -155,28 +155,9 @@ TEST_F(GgufStoredTest, ChangedTensorsAreRoundedWithTheirImportance) {
 TEST_F(GgufStoredTest, RowsOfAJoinedTensorAreKept) {
   const std::string base = Base("q8_0");
   const auto apart = OpenGguf(base);
-  const auto join = [](std::vector<RewrittenTensor>& tensors) {
-    for (const std::string block : {"blk.0.", "blk.1."}) {
-      const auto find = [&](const char* name) {
-        return std::ranges::find_if(tensors, [&](const RewrittenTensor& tensor) {
-          return tensor.info.name == block + name;
-        });
-      };
-      RewrittenTensor joined = *find("attn_q.weight");
-      joined.info.name = block + "attn_qkv.weight";
-      for (const char* name : {"attn_k.weight", "attn_v.weight"}) {
-        joined.info.shape[0] += find(name)->info.shape[0];
-        joined.bytes.insert(joined.bytes.end(), find(name)->bytes.begin(), find(name)->bytes.end());
-      }
-      for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) {
-        tensors.erase(find(name));
-      }
-      tensors.push_back(std::move(joined));
-    }
-  };
   const std::string joined = root_ / "joined.gguf";
   fs::copy_file(base, joined);
-  RewriteGguf(joined, {}, join);
+  RewriteGguf(joined, {}, JoinQkv);
   const ExportReport same = Export(context_, Auto(joined, false));
   EXPECT_EQ(ReadTextFile(same.files[0]), ReadTextFile(joined));
   fs::remove(same.files[0]);

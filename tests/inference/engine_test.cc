@@ -322,6 +322,12 @@ TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
   };
   EXPECT_EQ(cached(request), 0);
   EXPECT_EQ(cached(request), 29);  // the last one is read for its logits
+  EngineRequest alone = request;
+  alone.keeps_prompt = false;
+  EXPECT_EQ(cached(alone), 0);
+  EXPECT_EQ(cached(alone), 0);
+  EXPECT_EQ(cached(request), 0);  // both slots had those that are not kept
+  EXPECT_EQ(cached(request), 29);
   EngineRequest other = request;
   other.prompt[20] = 9;
   EXPECT_EQ(cached(other), 20);

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "base/matrix.h"
 #include "model/checkpoint.h"
+#include "model/layout_models.h"
 #include "model/layout_rewriter.h"
 #include "model/tensor_list.h"
 #include "model/weights.h"
@@ -20,44 +21,17 @@
 namespace qlora {
 namespace {
 
-Json Common(const std::string& model_type, const Json& more) {
-  Json json = {{"model_type", model_type},
-               {"hidden_size", 16},
-               {"intermediate_size", 24},
-               {"num_hidden_layers", 2},
-               {"num_attention_heads", 4},
-               {"num_key_value_heads", 2},
-               {"head_dim", 4},
-               {"vocab_size", 20},
-               {"rms_norm_eps", 1e-5},
-               {"max_position_embeddings", 64}};
-  json.update(more);
-  return json;
-}
-
 std::vector<Json> Models() {
-  const Json experts = {
-      {"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}};
-  Json delta = experts;
-  delta.update({{"shared_expert_intermediate_size", 8},
-                {"partial_rotary_factor", 0.5},
-                {"layer_types", {"linear_attention", "full_attention"}},
-                {"linear_num_key_heads", 2},
-                {"linear_num_value_heads", 4},
-                {"linear_key_head_dim", 4},
-                {"linear_value_head_dim", 4},
-                {"linear_conv_kernel_dim", 3}});
-  Json lfm = experts;
-  lfm.update({{"layer_types", {"conv", "full_attention"}}, {"num_dense_layers", 1}});
-  return {Common("llama", {{"tie_word_embeddings", false}}),
-          Common("qwen2", {{"tie_word_embeddings", true}}),
-          Common("phi3", {{"tie_word_embeddings", false}, {"pad_token_id", 0}}),
-          Common("gemma3_text", {{"sliding_window", 8}, {"sliding_window_pattern", 2}}),
-          Common("qwen3_moe", experts),
-          Common("mixtral", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
-          Common("gpt_oss", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
-          Common("lfm2_moe", lfm),
-          Common("qwen3_5_moe_text", delta)};
+  const LayoutParts parts;
+  return {LayoutModel("llama", {{"tie_word_embeddings", false}}),
+          LayoutModel("qwen2", {{"tie_word_embeddings", true}}),
+          LayoutModel("phi3", {{"tie_word_embeddings", false}, {"pad_token_id", 0}}),
+          LayoutModel("gemma3_text", {{"sliding_window", 8}, {"sliding_window_pattern", 2}}),
+          LayoutModel("qwen3_moe", parts.experts),
+          LayoutModel("mixtral", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
+          LayoutModel("gpt_oss", {{"num_local_experts", 3}, {"num_experts_per_tok", 2}}),
+          LayoutModel("lfm2_moe", parts.convolutions),
+          LayoutModel("qwen3_5_moe_text", parts.delta_rule)};
 }
 
 // All values that layers read, by name.

@@ -25,6 +25,7 @@ constexpr const char* kMistral = "[TOOL_CALLS]";
 constexpr const char* kNewMistral = "[TOOL_CALLS] [ARGS] [CALL_ID] [/THINK]";
 constexpr const char* kGemma = "<|tool_call>call:<tool_call|> <|channel>thought";
 constexpr const char* kLfm = "<|tool_call_start|> </think>";
+constexpr const char* kLfm25 = "List of tools: [";
 constexpr const char* kHarmony = "<|start|>assistant<|channel|>analysis<|message|>";
 constexpr const char* kDeepSeek = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>```json</think>";
 constexpr const char* kDeepSeek31 = "<｜tool▁call▁begin｜> </think>";
@@ -202,6 +203,8 @@ const std::vector<Case> kCases = {
      "<|tool_call_start|>[f(a='it\\'s (1, 2]', b=[1, None], c={\"d\": True}), "
      "g()]<|tool_call_end|>x",
      "«f {\"a\": \"it's (1, 2]\", \"b\": [1, null], \"c\": {\"d\": true}}»«g {}»x"},
+    {"LFM2.5, whose template has tools alone", kLfm25,
+     "<|tool_call_start|>[f(a=1)]<|tool_call_end|>x", "«f {\"a\": 1}»x"},
     {"LFM in JSON", kLfm, "<|tool_call_start|>[f(1)]<|tool_call_end|>",
      "<|tool_call_start|>[f(1)]<|tool_call_end|>"},
     {"LFM, cut", kLfm, "<|tool_call_start|>[f(a=1, b='x", "«f {\"a\": 1»"},

@@ -2,6 +2,8 @@
 #ifndef QLORA_TESTS_TRAIN_PREFERENCE_RUN_H_
 #define QLORA_TESTS_TRAIN_PREFERENCE_RUN_H_
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -56,6 +58,25 @@ inline std::vector<Json> RunPreference(const TrainOptions& options, int threads 
   Train(context, PlanTraining(context, options), observer);
   return ReadJsonLines(std::filesystem::path(options.output_dir) / "train_log.jsonl");
 }
+
+// Short runs into a folder of the test.
+class PreferenceRunTest : public testing::Test {
+ protected:
+  TrainOptions Options(const std::string& name) const {
+    TrainOptions options = PreferenceOptions(folder_ / name);
+    options.max_steps = 3;
+    return options;
+  }
+  TrainOptions Kto(const std::string& name) const {
+    TrainOptions options = Options(name);
+    options.data.dataset = {PreferenceGoldens() / "unpaired.jsonl"};
+    options.per_device_train_batch_size = 8;
+    options.preference.preference_loss = {"kto"};
+    return options;
+  }
+
+  TemporaryFolder folder_;
+};
 
 }  // namespace qlora
 

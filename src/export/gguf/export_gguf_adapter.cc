@@ -206,9 +206,9 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Deco
   CheckGgufLimits(config, config.tie_word_embeddings);
   const float alpha = AlphaToWrite(adapter.config());
   GgufMetadata metadata;
-  metadata.Add("general.architecture", GgufArchitectureOf(config));
-  metadata.Add("general.type", std::string("adapter"));
-  metadata.Add("general.name", base.name);
+  metadata.Add(kGgufArchitecture, GgufArchitectureOf(config));
+  metadata.Add(kGgufType, std::string("adapter"));
+  metadata.Add(kGgufName, base.name);
   AddBaseModel(base.name, base.repository, metadata);
   if (!base.fingerprint.empty()) metadata.Add(kBaseFingerprintKey, base.fingerprint);
   metadata.Add("adapter.type", std::string("lora"));

@@ -8,6 +8,7 @@
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_layers.h"
 #include "config/gguf_config_rope.h"
+#include "config/gguf_keys.h"
 #include "config/gguf_names.h"
 #include "config/gguf_numbers.h"
 #include "pass/rope.h"
@@ -27,7 +28,7 @@ void AddMultipliers(const DecoderConfig& config, const std::string& prefix, Gguf
     out.Add(prefix + row.gguf, row.value(config));
   }
   if (!FamilyOf(config).gguf.may_not_rotate) return;
-  out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
+  out.Add(prefix + gguf_key::kFinetuned, config.layers[0].rope >= 0);
 }
 
 }  // namespace
@@ -51,16 +52,16 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   const std::string architecture = GgufArchitectureOf(config);
   const std::string prefix = architecture + ".";
   const Family& family = FamilyOf(config);
-  out.Add("general.architecture", architecture);
-  out.Add("general.type", std::string("model"));
-  out.Add("general.name", name);
+  out.Add(kGgufArchitecture, architecture);
+  out.Add(kGgufType, std::string("model"));
+  out.Add(kGgufName, name);
   out.Add("general.file_type", file_type);
   // GGML_QNT_VERSION, the version of the layouts of block types.
   out.Add("general.quantization_version", std::uint32_t{2});
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
-  add("block_count", U32(config.num_hidden_layers));
+  add(gguf_key::kBlocks, U32(config.num_hidden_layers));
   for (const GgufNumber& row : GgufNumbers()) {
     if (row.value != nullptr && row.counts(family)) add(row.gguf, U32(row.value(config)));
   }
@@ -69,13 +70,13 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   } else {
     WriteGgufHeads(config, prefix, out);
   }
-  add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
-  add("vocab_size", U32(config.vocab_size));
+  add(gguf_key::kEpsilon, config.rms_norm_eps);
+  add(gguf_key::kVocabulary, U32(config.vocab_size));
   WriteGgufWindows(config, prefix, out);
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   if (family.multipliers) AddMultipliers(config, prefix, out);
-  if (config.delta_rule.heads > 0) add("ssm.inner_size", U32(config.delta_value_features()));
+  if (config.delta_rule.heads > 0) add(gguf_key::kInnerSize, U32(config.delta_value_features()));
   WriteGgufRope(config, prefix, out);
 }
 
@@ -90,8 +91,8 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
   };
   if (rope.type == RopeType::kLongrope) {
     // Both lists: llama.cpp chooses by the length of the context that it is started with.
-    return {{"rope_factors_long.weight", narrow(rope.long_factor)},
-            {"rope_factors_short.weight", narrow(rope.short_factor)}};
+    return {{kGgufLongFactors, narrow(rope.long_factor)},
+            {kGgufShortFactors, narrow(rope.short_factor)}};
   }
   std::vector<double> divisors = rope.divisors;
   const Family& family = FamilyOf(config);

@@ -1,10 +1,9 @@
 #include "export/gguf/gguf_mix.h"
 
 #include <algorithm>
-#include <charconv>
 
-#include "base/check.h"
 #include "base/text.h"
+#include "config/gguf_names.h"
 
 namespace qlora {
 namespace {
@@ -96,15 +95,6 @@ Part PartOf(std::string_view name) {
   return Part::kOther;
 }
 
-// Returns i of "blk.i.attn_v.weight".
-std::int64_t LayerOf(std::string_view name) {
-  constexpr std::string_view kPrefix = "blk.";
-  std::int64_t layer = 0;
-  QLORA_DCHECK(name.starts_with(kPrefix));
-  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
-  return layer;
-}
-
 bool IsGrouped(const GgufMixModel& model) {
   return model.kv_heads > 0 && model.heads / model.kv_heads >= 4;
 }
@@ -144,7 +134,7 @@ bool Is70B(const GgufMixModel& model) {
 BlockFormat MixOfLayer(const GgufFileType& file, const GgufMixModel& model, std::string_view name) {
   const Part part = PartOf(name);
   BlockFormat format = file.base.format;
-  std::int64_t place = LayerOf(name);
+  std::int64_t place = GgufBlockOf(name);
   std::int64_t count = model.layers;
   if (part == Part::kValue && !model.value_layers.empty()) {
     place = std::ranges::find(model.value_layers, place) - model.value_layers.begin();
@@ -169,13 +159,13 @@ BlockFormat MixOf(const GgufFileType& file, const GgufMixModel& model, std::stri
                   std::int64_t cols) {
   const BlockFormat base = file.base.format;
   const bool is_mxfp4 = base == kMXFP4;
-  if (name == "output.weight" || (model.tied && name == "token_embd.weight")) {
+  if (name == kGgufHead || (model.tied && name == kGgufEmbedding)) {
     // Its errors go straight into the logits.
     const bool divides = cols % InfoOf(base).values == 0;
     return base == kQ8_0 || is_mxfp4 || !divides ? kQ8_0 : kQ6_K;
   }
   if (is_mxfp4) return name.find("_exps.") != name.npos ? kMXFP4 : kQ8_0;
-  if (base == kQ8_0 || name == "token_embd.weight" || name == "per_layer_token_embd.weight") {
+  if (base == kQ8_0 || name == kGgufEmbedding || name == "per_layer_token_embd.weight") {
     return base;
   }
   return MixOfLayer(file, model, name);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "config/gguf_names.h"
 #include "export/gguf/gguf_decision_keys.h"
 #include "export/gguf/gguf_metadata.h"
 #include "export/gguf/gguf_origin.h"
@@ -29,7 +30,7 @@ struct KeyChanges {
 
 void ChangeTokenizer(const GgufModelSource& model, const std::string& architecture,
                      KeyChanges& changes, std::vector<std::string>& notes) {
-  const std::int64_t rows = model.stored->Find("token_embd.weight")->shape[0];
+  const std::int64_t rows = model.stored->Find(kGgufEmbedding)->shape[0];
   const std::int64_t new_rows = model.config.vocab_size;
   if (new_rows != rows) {
     changes.keys.Add(architecture + ".vocab_size", static_cast<std::uint32_t>(new_rows));

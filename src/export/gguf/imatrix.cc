@@ -122,7 +122,7 @@ std::vector<float> Floats(const GgufReader& reader, const TensorInfo& tensor) {
 
 ImportanceMatrix ReadGguf(const std::filesystem::path& path) {
   const std::unique_ptr<GgufReader> reader = OpenGguf(path);
-  const auto* type = reader->Get<std::string>("general.type");
+  const auto* type = reader->Get<std::string>(kGgufType);
   if (type == nullptr || *type != kType) {
     ThrowInvalidInput(
         "{}: general.type is '{}', where '{}' is expected; this is no importance "
@@ -195,7 +195,7 @@ ImportanceMatrix ReadImatrix(const std::filesystem::path& path) {
 void WriteImatrix(const ImportanceMatrix& matrix, const std::filesystem::path& path,
                   OpenMode mode) {
   GgufMetadata metadata;
-  metadata.Add("general.type", std::string(kType));
+  metadata.Add(kGgufType, std::string(kType));
   metadata.Add("imatrix.datasets", GgufArray(std::vector<std::string>{matrix.dataset}));
   metadata.Add("imatrix.chunk_count", static_cast<std::uint32_t>(matrix.chunks));
   metadata.Add("imatrix.chunk_size", static_cast<std::uint32_t>(matrix.chunk_size));

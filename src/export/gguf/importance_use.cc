@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "config/gguf_names.h"
 
 namespace qlora {
 namespace {
@@ -29,7 +30,7 @@ void ImportanceUse::Weigh(GgufTensor& tensor, bool multiplies) {
   const std::vector<float>* weights = matrix_->Find(name);
   if (weights == nullptr) {
     // llama.cpp's files have none of the head, and none of the embedding.
-    if (name.starts_with("blk.")) unweighed_.push_back(name);
+    if (GgufBlockOf(name) >= 0) unweighed_.push_back(name);
     if (!file_.needs_importance || !multiplies || tensor.info.dtype != file_.base) return;
     ThrowInvalidInput(
         "the importance matrix has no '{}', which {} needs: make one of this model, or choose "

@@ -4,6 +4,7 @@
 //     Block        the block that they are of
 //     Scratch      memory that all layers share; the backward pass computes its values again
 //   State          of mixers: what sequences carry from pass to pass, in slots of a pool
+//   kPromptPart    of mixers: prompts may be cut at multiples of so many tokens
 //   Layout, LayoutScratch, LayoutState     which carve them
 //   Forward, Recompute, Backward           its steps; mixers are computed again by Forward
 //
@@ -74,6 +75,9 @@ using LayerMlp = AnyBlock<DenseMlp, ExpertMlp, SideMlp>;
 // The activations, yet empty, of the blocks that a layer has.
 LayerMixer::Activations MixerOf(const DecoderConfig& config, std::int64_t layer);
 LayerMlp::Activations MlpOf(const DecoderConfig& config, std::int64_t layer);
+
+// The kPromptPart of all layers.
+std::int64_t PromptPart(const DecoderConfig& config);
 
 // What `slots` sequences carry from pass to pass in one layer.
 using LayerState = StatesOf<LayerMixer>::Type;

@@ -59,6 +59,7 @@ class AttentionMixer {
     MatrixView k;  // (slots * capacity, G*K) act
     MatrixView v;  // (slots * capacity, G*K) act
   };
+  static constexpr std::int64_t kPromptPart = 1;
   // Keys and values that other layers read: they live as long as the pass, and come before Layout.
   static void LayoutShared(LayerCarver& c, Activations& a);
   static void Layout(LayerCarver& c, Activations& a);

@@ -56,6 +56,7 @@ class DeltaRuleMixer {
     MatrixView window;  // (slots * (taps - 1), C) act: the last inputs of the convolution
     MatrixView delta;   // (slots * H*K, V) wide
   };
+  static constexpr std::int64_t kPromptPart = kRecurrentPart;
   static void Layout(LayerCarver& c, Activations& a);
   static void LayoutScratch(LayerCarver& c, Activations& a);
   static State LayoutState(LayerCarver& c, std::int64_t slots);

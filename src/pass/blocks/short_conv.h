@@ -32,6 +32,7 @@ class ShortConvMixer {
   struct State {
     MatrixView window;  // (slots * (taps - 1), D) act: the last inputs of the convolution
   };
+  static constexpr std::int64_t kPromptPart = 1;
   static void Layout(LayerCarver& c, Activations& a);
   static void LayoutScratch(LayerCarver& c, Activations& a);
   static State LayoutState(LayerCarver& c, std::int64_t slots);

@@ -224,14 +224,13 @@ constexpr CallForm kCallForms[] = {
     {.in_template = {"Action:", "```json", "tool_name"},
      .open = "Action:\n```json",
      .close = "```"},
-    // Granite 3, Apriel, Nemotron Nano, GigaChat, Firefunction.
+    // Granite 3, Apriel, Nemotron Nano, GigaChat.
     {.in_template = {"<|tool_call|>"}, .open = "<|tool_call|>"},
     {.in_template = {"<tool_calls>"}, .open = "<tool_calls>", .close = "</tool_calls>"},
     {.in_template = {"<TOOLCALL>"}, .open = "<TOOLCALL>", .close = "</TOOLCALL>"},
     {.in_template = {"<|function_call|>"}, .open = "<|function_call|>"},
     {.in_template = {"function call", "<|role_sep|>"},
      .open = "<|message_sep|>\n\nfunction call<|role_sep|>"},
-    {.in_template = {"functools["}, .open = "functools"},
 };
 
 constexpr ThoughtForm kThoughtForms[] = {

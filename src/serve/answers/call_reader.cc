@@ -1,11 +1,14 @@
 #include "serve/answers/call_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 
 namespace qlora {
 namespace {
+
+using Match = AnswerInput::Match;
 
 constexpr std::string_view kBlank = " \t\r\n";
 
@@ -87,30 +90,58 @@ bool IsToolName(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, is_part);
 }
 
-NameState ReadName(const CallForm& form, AnswerInput& in, std::string& name) {
+CallReader::State CallReader::Read(AnswerInput& in, CallSink& out) {
+  // Some models leave out the text that encloses the calls.
+  if (!std::exchange(is_open_, true)) in.TakeMark(form_.open);
+  while (true) {
+    const Result state = Step(in, out);
+    if (state) return *state;
+  }
+}
+
+CallReader::Result CallReader::FindCall(AnswerInput& in) const {
+  // Without a text that encloses it, each call stands alone.
+  if (calls_ > 0 && form_.close.empty()) return State::kDone;
+  if (!in.TakeSpace()) return State::kMore;
+  const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
+  if (closes == Match::kYes) {
+    if (calls_ > 0) in.Keep();
+    return End();
+  }
+  const Match begins = in.TakeMark(form_.name_begin);
+  if (begins == Match::kYes) return std::nullopt;
+  return closes == Match::kPart || begins == Match::kPart ? State::kMore : End();
+}
+
+CallReader::Result CallReader::ReadName(AnswerInput& in) {
   const std::string_view text = in.view();
   std::size_t end = 0;
-  if (form.name_end.empty()) {
+  if (form_.name_end.empty()) {
     end = text.find_first_of(" \t\r\n<");
     if (end == text.npos && in.is_finished()) end = text.size();
   } else {
-    end = text.find(form.name_end);
+    end = text.find(form_.name_end);
   }
   // White space and braces are no part of a name, so that a text is held back no longer.
   const std::size_t stop = text.find_first_of(" \t\r\n{}\"");
-  const bool goes_on =
-      stop == text.npos ||
-      (!form.name_end.empty() && in.Begins(form.name_end, stop) != AnswerInput::Match::kNo);
+  const bool goes_on = stop == text.npos ||
+                       (!form_.name_end.empty() && in.Begins(form_.name_end, stop) != Match::kNo);
   if (end == text.npos) {
     const bool fails =
-        in.is_finished() || !goes_on || text.size() > kMaxNameBytes + form.name_end.size();
-    return fails ? NameState::kFailed : NameState::kMore;
+        in.is_finished() || !goes_on || text.size() > kMaxNameBytes + form_.name_end.size();
+    return fails ? End() : State::kMore;
   }
-  if (stop < end || end > kMaxNameBytes) return NameState::kFailed;
-  name = NameIn(form, text.substr(0, end));
-  if (!IsToolName(name)) return NameState::kFailed;
-  in.Take(end + form.name_end.size());
-  return NameState::kRead;
+  if (stop < end || end > kMaxNameBytes) return End();
+  name_ = NameIn(form_, text.substr(0, end));
+  if (!IsToolName(name_)) return End();
+  in.Take(end + form_.name_end.size());
+  return std::nullopt;
+}
+
+void CallReader::CloseCall(AnswerInput& in, CallSink& out) {
+  out.End();
+  in.Keep();
+  ++calls_;
 }
 
 }  // namespace qlora

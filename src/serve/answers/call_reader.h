@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,14 +37,40 @@ class CallSink {
   std::int64_t calls_ = 0;  // that have begun
 };
 
+// Reads form.open, and then step by step what the kind of the form has.
 class CallReader {
  public:
   // kFailed: what the input gives back is no call. What follows kDone is no part of calls.
   enum class State { kMore, kDone, kFailed };
 
+  // form must outlive this.
+  explicit CallReader(const CallForm& form) : form_(form) {}
   virtual ~CallReader() = default;
+
   // Reads what has come: always from where the last one stopped.
-  virtual State Read(AnswerInput& in, CallSink& out) = 0;
+  State Read(AnswerInput& in, CallSink& out);
+
+ protected:
+  // Nothing: it goes on.
+  using Result = std::optional<State>;
+  virtual Result Step(AnswerInput& in, CallSink& out) = 0;
+
+  const CallForm& form() const { return form_; }
+  std::int64_t calls() const { return calls_; }  // that were read
+  const std::string& name() const { return name_; }
+
+  // Takes form.name_begin, or form.close and ends.
+  Result FindCall(AnswerInput& in) const;
+  // Reads a name up to form.name_end.
+  Result ReadName(AnswerInput& in);
+  void CloseCall(AnswerInput& in, CallSink& out);
+  State End() const { return calls_ > 0 ? State::kDone : State::kFailed; }
+
+ private:
+  const CallForm& form_;
+  bool is_open_ = false;
+  std::int64_t calls_ = 0;
+  std::string name_;
 };
 
 // form and types must outlive it. The input begins with form.open, or without one with
@@ -55,8 +82,6 @@ std::unique_ptr<CallReader> MakeJsonCalls(const CallForm& form);
 std::unique_ptr<CallReader> MakeNamedCalls(const CallForm& form);
 std::unique_ptr<CallReader> MakeTaggedCalls(const CallForm& form, const ArgumentTypes& types);
 std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form);
-
-// ---- What the kinds share.
 
 // Finds the end of a JSON value that comes in pieces.
 class JsonEnd {
@@ -73,9 +98,6 @@ class JsonEnd {
   bool is_there_ = false;
 };
 
-// Reads a name up to form.name_end.
-enum class NameState { kMore, kRead, kFailed };
-NameState ReadName(const CallForm& form, AnswerInput& in, std::string& name);
 // True for what tools may be named.
 bool IsToolName(std::string_view name);
 

@@ -12,41 +12,16 @@ using Match = AnswerInput::Match;
 bool NamesTool(std::string_view key) { return key == "name" || key == "tool_name"; }
 bool NamesArguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 
-// Takes a short text in quotes that the input begins with.
-NameState TakeQuoted(AnswerInput& in, std::string& text) {
-  const std::string_view view = in.view().substr(0, kMaxNameBytes);
-  JsonEnd end;
-  const std::size_t bytes = end.Add(view);
-  if (!end.is_there()) return view.size() < kMaxNameBytes ? NameState::kMore : NameState::kFailed;
-  OrderedJson value;
-  if (TryParseJson(view.substr(0, bytes), value)) return NameState::kFailed;
-  text = value.get<std::string>();
-  in.Take(bytes);
-  return NameState::kRead;
-}
-
 class JsonCalls : public CallReader {
  public:
-  explicit JsonCalls(const CallForm& form) : form_(form) {}
-
-  State Read(AnswerInput& in, CallSink& out) override {
-    while (true) {
-      const std::optional<State> state = Step(in, out);
-      if (state) return *state;
-    }
-  }
+  using CallReader::CallReader;
 
  private:
-  enum class Place { kOpen, kList, kKey, kColon, kValue, kSkipped, kArguments };
+  enum class Place { kList, kKey, kColon, kValue, kSkipped, kArguments };
 
-  // Nothing: it goes on.
-  std::optional<State> Step(AnswerInput& in, CallSink& out) {
+  Result Step(AnswerInput& in, CallSink& out) override {
     if (place_ == Place::kSkipped) return Skip(in);
     if (place_ == Place::kArguments) return ReadArguments(in, out);
-    if (place_ == Place::kOpen) {
-      if (in.TakeMark(form_.open) != Match::kYes) return State::kFailed;
-      place_ = Place::kList;
-    }
     if (!in.TakeSpace()) return State::kMore;
     switch (place_) {
       case Place::kList:
@@ -63,48 +38,61 @@ class JsonCalls : public CallReader {
     }
   }
 
-  std::optional<State> ReadList(AnswerInput& in) {
-    if (!form_.close.empty()) {
-      const Match match = in.TakeMark(form_.close);
+  Result ReadList(AnswerInput& in) {
+    if (!form().close.empty()) {
+      const Match match = in.TakeMark(form().close);
       if (match == Match::kPart) return State::kMore;
       if (match == Match::kYes) {
-        if (calls_ > 0) in.Keep();
-        return calls_ > 0 ? State::kDone : State::kFailed;
+        if (calls() > 0) in.Keep();
+        return End();
       }
     }
     const char c = in.view()[0];
     if (c == '{') {
       object_ = {};
       place_ = Place::kKey;
-    } else if (c == '[' && !in_list_ && calls_ == 0) {
+    } else if (c == '[' && !in_list_ && calls() == 0) {
       in_list_ = true;
     } else if (c == ']' && in_list_) {
       in_list_ = false;
-      is_over_ = form_.close.empty();
-    } else if ((c != ',' && c != ';') || calls_ == 0) {
-      return calls_ > 0 ? State::kDone : State::kFailed;
+      is_over_ = form().close.empty();
+    } else if ((c != ',' && c != ';') || calls() == 0) {
+      return End();
     }
     in.Take(1);
-    if (c == ']' && calls_ > 0) in.Keep();
+    if (c == ']' && calls() > 0) in.Keep();
     if (!is_over_) return std::nullopt;
-    return calls_ > 0 ? State::kDone : State::kFailed;
+    return End();
   }
 
-  std::optional<State> ReadKey(AnswerInput& in, CallSink& out) {
+  // Takes a short text in quotes that the input begins with.
+  static Result TakeQuoted(AnswerInput& in, std::string& text) {
+    const std::string_view view = in.view().substr(0, kMaxNameBytes);
+    JsonEnd end;
+    const std::size_t bytes = end.Add(view);
+    if (!end.is_there()) return view.size() < kMaxNameBytes ? State::kMore : State::kFailed;
+    OrderedJson value;
+    if (TryParseJson(view.substr(0, bytes), value)) return State::kFailed;
+    text = value.get<std::string>();
+    in.Take(bytes);
+    return std::nullopt;
+  }
+
+  Result ReadKey(AnswerInput& in, CallSink& out) {
     const char c = in.view()[0];
     if (c == ',' || c == '}') {
       in.Take(1);
       return c == ',' ? std::nullopt : EndObject(in, out);
     }
     if (c != '"') return Fail(in, out);
-    const NameState state = TakeQuoted(in, key_);
-    if (state == NameState::kMore) return State::kMore;
-    if (state == NameState::kFailed) return Fail(in, out);
+    if (const Result result = TakeQuoted(in, key_)) {
+      return result == State::kMore ? result : Fail(in, out);
+    }
     place_ = Place::kColon;
     return std::nullopt;
   }
 
-  std::optional<State> ReadValue(AnswerInput& in, CallSink& out) {
+  Result ReadValue(AnswerInput& in, CallSink& out) {
     const char c = in.view()[0];
     if (c == ',' || c == '}' || c == ']') return Fail(in, out);
     end_ = {};
@@ -115,14 +103,13 @@ class JsonCalls : public CallReader {
       return std::nullopt;
     }
     const bool names = NamesTool(key_) || key_ == "function";
-    if (names && c == '"' && object_.name.empty() && !form_.key_is_name) {
-      const NameState state = TakeQuoted(in, object_.name);
-      if (state == NameState::kMore) return State::kMore;
-      if (state == NameState::kFailed || !IsToolName(object_.name)) return State::kFailed;
+    if (names && c == '"' && object_.name.empty() && !form().key_is_name) {
+      if (const Result result = TakeQuoted(in, object_.name)) return result;
+      if (!IsToolName(object_.name)) return State::kFailed;
       place_ = Place::kKey;
       return std::nullopt;
     }
-    const bool is_call = form_.key_is_name && object_.name.empty() && IsToolName(key_);
+    const bool is_call = form().key_is_name && object_.name.empty() && IsToolName(key_);
     if (is_call) object_.name = key_;
     const bool has_arguments = (is_call || NamesArguments(key_)) && !object_.has_arguments;
     place_ = has_arguments ? Place::kArguments : Place::kSkipped;
@@ -133,7 +120,7 @@ class JsonCalls : public CallReader {
     return std::nullopt;
   }
 
-  std::optional<State> Skip(AnswerInput& in) {
+  Result Skip(AnswerInput& in) {
     in.Take(end_.Add(in.view()));
     if (!end_.is_there()) return State::kMore;
     place_ = Place::kKey;
@@ -141,7 +128,7 @@ class JsonCalls : public CallReader {
   }
 
   // An object leaves as it comes once its tool is known; others are taken whole.
-  std::optional<State> ReadArguments(AnswerInput& in, CallSink& out) {
+  Result ReadArguments(AnswerInput& in, CallSink& out) {
     const std::size_t bytes = end_.Add(in.view());
     object_.arguments += in.view().substr(0, bytes);
     in.Take(bytes);
@@ -171,32 +158,29 @@ class JsonCalls : public CallReader {
     if (value.is_null() || object_.arguments.empty()) object_.arguments = "{}";
   }
 
-  std::optional<State> EndObject(AnswerInput& in, CallSink& out) {
+  Result EndObject(AnswerInput& in, CallSink& out) {
     place_ = Place::kKey;
     if (object_.depth-- > 0) return std::nullopt;
     if (object_.name.empty()) return State::kFailed;
-    if (form_.is_whole_answer && !object_.has_arguments) return State::kFailed;
+    if (form().is_whole_answer && !object_.has_arguments) return State::kFailed;
     if (!object_.has_begun) {
       if (!object_.has_arguments) object_.arguments = "{}";
       SendArguments(in, out);
     }
-    EndCall(in, out);
-    return std::nullopt;
+    return EndCall(in, out);
   }
 
   // Of a call whose end is missing the rest is read as the list goes on.
-  std::optional<State> Fail(AnswerInput& in, CallSink& out) {
+  Result Fail(AnswerInput& in, CallSink& out) {
     if (!object_.has_begun) return State::kFailed;
     in.Restore();
-    EndCall(in, out);
-    return std::nullopt;
+    return EndCall(in, out);
   }
 
-  void EndCall(AnswerInput& in, CallSink& out) {
-    out.End();
-    in.Keep();
-    ++calls_;
+  Result EndCall(AnswerInput& in, CallSink& out) {
+    CloseCall(in, out);
     place_ = Place::kList;
+    return std::nullopt;
   }
 
   struct Object {
@@ -208,11 +192,9 @@ class JsonCalls : public CallReader {
     int depth = 0;  // 1: within "function"
   };
 
-  const CallForm& form_;
-  Place place_ = Place::kOpen;
+  Place place_ = Place::kList;
   bool in_list_ = false;
   bool is_over_ = false;
-  std::int64_t calls_ = 0;
   Object object_;
   std::string key_;
   JsonEnd end_;

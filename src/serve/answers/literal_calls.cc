@@ -55,24 +55,13 @@ class LiteralEnd {
 
 class LiteralCalls : public CallReader {
  public:
-  explicit LiteralCalls(const CallForm& form) : form_(form) {}
-
-  State Read(AnswerInput& in, CallSink& out) override {
-    while (true) {
-      const std::optional<State> state = Step(in, out);
-      if (state) return *state;
-    }
-  }
+  using CallReader::CallReader;
 
  private:
-  enum class Place { kOpen, kList, kName, kKeys, kKey, kValue };
+  enum class Place { kList, kName, kKeys, kKey, kValue };
 
-  std::optional<State> Step(AnswerInput& in, CallSink& out) {
+  Result Step(AnswerInput& in, CallSink& out) override {
     switch (place_) {
-      case Place::kOpen:
-        if (in.TakeMark(form_.open) != Match::kYes) return State::kFailed;
-        place_ = Place::kList;
-        return std::nullopt;
       case Place::kList:
         return ReadList(in);
       case Place::kName:
@@ -87,55 +76,49 @@ class LiteralCalls : public CallReader {
     return ReadValue(in, out);
   }
 
-  std::optional<State> ReadList(AnswerInput& in) {
+  Result ReadList(AnswerInput& in) {
     if (!in.TakeSpace()) return State::kMore;
-    const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
+    const Match closes = form().close.empty() ? Match::kNo : in.TakeMark(form().close);
     if (closes == Match::kYes) {
-      if (calls_ > 0) in.Keep();
+      if (calls() > 0) in.Keep();
       return End();
     }
     if (closes == Match::kPart) return State::kMore;
     const char c = in.view()[0];
-    if (c == '[' && calls_ == 0 && !in_list_) {
+    if (c == '[' && calls() == 0 && !in_list_) {
       in_list_ = true;
       in.Take(1);
       return std::nullopt;
     }
-    if ((c == ',' || c == ']') && calls_ > 0) {
+    if ((c == ',' || c == ']') && calls() > 0) {
       in.Take(1);
       if (c == ']') in.Keep();
       return std::nullopt;
     }
-    if (calls_ > 0 && form_.close.empty() && !in_list_) return State::kDone;
-    const Match begins = in.TakeMark(form_.name_begin);
+    if (calls() > 0 && form().close.empty() && !in_list_) return State::kDone;
+    const Match begins = in.TakeMark(form().name_begin);
     if (begins == Match::kPart) return State::kMore;
     if (begins == Match::kNo) return End();
     place_ = Place::kName;
     return std::nullopt;
   }
 
-  std::optional<State> ReadNameOf(AnswerInput& in) {
-    switch (ReadName(form_, in, name_)) {
-      case NameState::kMore:
-        return State::kMore;
-      case NameState::kFailed:
-        return End();
-      case NameState::kRead:
-        break;
-    }
+  Result ReadNameOf(AnswerInput& in) {
+    const Result result = ReadName(in);
+    if (result) return result;
     has_arguments_ = false;
     place_ = Place::kKeys;
     return std::nullopt;
   }
 
-  std::optional<State> ReadKeys(AnswerInput& in, CallSink& out) {
+  Result ReadKeys(AnswerInput& in, CallSink& out) {
     if (!in.TakeSpace()) return State::kMore;
     const char c = in.view()[0];
     if (c == ',' && has_arguments_) {
       in.Take(1);
       return std::nullopt;
     }
-    if (c != form_.call_end[0]) {
+    if (c != form().call_end[0]) {
       place_ = Place::kKey;
       return std::nullopt;
     }
@@ -143,9 +126,9 @@ class LiteralCalls : public CallReader {
     return EndCall(in, out);
   }
 
-  std::optional<State> ReadKey(AnswerInput& in, CallSink& out) {
+  Result ReadKey(AnswerInput& in, CallSink& out) {
     const std::string_view view = in.view();
-    const std::size_t end = view.find(form_.key_end);
+    const std::size_t end = view.find(form().key_end);
     const std::size_t stop = view.find_first_of(" \t\r\n,(){}[]\"'<");
     if (end == view.npos && stop == view.npos && view.size() <= kMaxNameBytes) {
       return State::kMore;
@@ -157,17 +140,17 @@ class LiteralCalls : public CallReader {
       return EndCall(in, out);
     }
     key_ = view.substr(0, end);
-    in.Take(end + form_.key_end.size());
+    in.Take(end + form().key_end.size());
     end_ = {};
     place_ = Place::kValue;
     return std::nullopt;
   }
 
-  std::optional<State> ReadValue(AnswerInput& in, CallSink& out) {
-    const std::optional<std::size_t> end = end_.Find(in, form_.call_end[0]);
+  Result ReadValue(AnswerInput& in, CallSink& out) {
+    const std::optional<std::size_t> end = end_.Find(in, form().call_end[0]);
     if (!end) return State::kMore;
     const std::string_view text = Trim(in.view().substr(0, *end));
-    if (!has_arguments_) out.Begin(name_);
+    if (!has_arguments_) out.Begin(name());
     out.Arguments((has_arguments_ ? ", " : "{") + QuotedText(key_) + ": " +
                   JsonOfLiteral(text).value_or(QuotedText(text)));
     has_arguments_ = true;
@@ -177,26 +160,19 @@ class LiteralCalls : public CallReader {
     return std::nullopt;
   }
 
-  std::optional<State> EndCall(AnswerInput& in, CallSink& out) {
+  Result EndCall(AnswerInput& in, CallSink& out) {
     if (!has_arguments_) {
-      out.Begin(name_);
+      out.Begin(name());
       out.Arguments("{");
     }
     out.Arguments("}");
-    out.End();
-    in.Keep();
-    ++calls_;
+    CloseCall(in, out);
     place_ = Place::kList;
     return std::nullopt;
   }
 
-  State End() const { return calls_ > 0 ? State::kDone : State::kFailed; }
-
-  const CallForm& form_;
-  Place place_ = Place::kOpen;
+  Place place_ = Place::kList;
   bool in_list_ = false;
-  std::int64_t calls_ = 0;
-  std::string name_;
   bool has_arguments_ = false;
   std::string key_;
   LiteralEnd end_;

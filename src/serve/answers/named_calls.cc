@@ -10,40 +10,21 @@ using Match = AnswerInput::Match;
 
 class NamedCalls : public CallReader {
  public:
-  explicit NamedCalls(const CallForm& form) : form_(form) {}
-
-  State Read(AnswerInput& in, CallSink& out) override {
-    while (true) {
-      const std::optional<State> state = Step(in, out);
-      if (state) return *state;
-    }
-  }
+  using CallReader::CallReader;
 
  private:
-  enum class Place { kOpen, kList, kName, kBegin, kArguments, kAfterJson, kCallEnd };
+  enum class Place { kList, kName, kBegin, kArguments, kAfterJson, kCallEnd };
 
-  std::optional<State> Step(AnswerInput& in, CallSink& out) {
+  Result Step(AnswerInput& in, CallSink& out) override {
     switch (place_) {
-      case Place::kOpen:
-        if (in.TakeMark(form_.open) != Match::kYes) return State::kFailed;
-        place_ = Place::kList;
-        return std::nullopt;
       case Place::kList:
-        return ReadList(in);
+        return Then(Place::kName, FindCall(in));
       case Place::kName:
-        switch (ReadName(form_, in, name_)) {
-          case NameState::kMore:
-            return State::kMore;
-          case NameState::kFailed:
-            return End();
-          case NameState::kRead:
-            place_ = Place::kBegin;
-        }
-        return std::nullopt;
+        return Then(Place::kBegin, ReadName(in));
       case Place::kBegin:
         if (!in.TakeSpace()) return State::kMore;
         if (in.view()[0] != '{') return End();
-        out.Begin(name_);
+        out.Begin(name());
         in.Keep();
         end_ = {};
         place_ = Place::kArguments;
@@ -51,44 +32,31 @@ class NamedCalls : public CallReader {
       case Place::kArguments:
         return ReadArguments(in, out);
       case Place::kAfterJson:
-        return Pass(in, form_.after_json, Place::kCallEnd);
+        return Pass(in, form().after_json, Place::kCallEnd);
       case Place::kCallEnd:
         break;
     }
-    return Pass(in, form_.call_end, Place::kList);
+    return Pass(in, form().call_end, Place::kList);
   }
 
-  std::optional<State> ReadList(AnswerInput& in) {
-    // Without a text that encloses it, each call stands alone.
-    if (calls_ > 0 && form_.close.empty()) return State::kDone;
-    if (!in.TakeSpace()) return State::kMore;
-    const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
-    if (closes == Match::kYes) {
-      if (calls_ > 0) in.Keep();
-      return End();
-    }
-    const Match begins = in.TakeMark(form_.name_begin);
-    if (begins == Match::kYes) {
-      place_ = Place::kName;
-      return std::nullopt;
-    }
-    return closes == Match::kPart || begins == Match::kPart ? State::kMore : End();
+  Result Then(Place next, const Result& result) {
+    if (!result) place_ = next;
+    return result;
   }
 
-  std::optional<State> ReadArguments(AnswerInput& in, CallSink& out) {
+  Result ReadArguments(AnswerInput& in, CallSink& out) {
     const std::size_t bytes = end_.Add(in.view());
     out.Arguments(in.view().substr(0, bytes));
     in.Take(bytes);
     in.Keep();
     if (!end_.is_there()) return State::kMore;
-    out.End();
-    ++calls_;
+    CloseCall(in, out);
     place_ = Place::kAfterJson;
     return std::nullopt;
   }
 
   // Takes a text that may be there.
-  std::optional<State> Pass(AnswerInput& in, std::string_view mark, Place next) {
+  Result Pass(AnswerInput& in, std::string_view mark, Place next) {
     if (!mark.empty()) {
       if (!in.TakeSpace()) return State::kMore;
       if (in.TakeMark(mark) == Match::kPart) return State::kMore;
@@ -98,12 +66,7 @@ class NamedCalls : public CallReader {
     return std::nullopt;
   }
 
-  State End() const { return calls_ > 0 ? State::kDone : State::kFailed; }
-
-  const CallForm& form_;
-  Place place_ = Place::kOpen;
-  std::int64_t calls_ = 0;
-  std::string name_;
+  Place place_ = Place::kList;
   JsonEnd end_;
 };
 

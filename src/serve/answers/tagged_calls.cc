@@ -23,18 +23,10 @@ std::optional<ArgumentType> TypeIn(std::string_view attributes) {
 
 class TaggedCalls : public CallReader {
  public:
-  TaggedCalls(const CallForm& form, const ArgumentTypes& types) : form_(form), types_(types) {}
-
-  State Read(AnswerInput& in, CallSink& out) override {
-    while (true) {
-      const std::optional<State> state = Step(in, out);
-      if (state) return *state;
-    }
-  }
+  TaggedCalls(const CallForm& form, const ArgumentTypes& types) : CallReader(form), types_(types) {}
 
  private:
   enum class Place {
-    kOpen,
     kList,
     kName,
     kAttributes,
@@ -46,28 +38,20 @@ class TaggedCalls : public CallReader {
     kValue
   };
 
-  std::optional<State> Step(AnswerInput& in, CallSink& out) {
+  Result Step(AnswerInput& in, CallSink& out) override {
     switch (place_) {
-      case Place::kOpen:
-        // Some models leave out the text that encloses the calls.
-        if (form_.open.empty() || in.TakeMark(form_.open) == Match::kYes ||
-            in.Begins(form_.name_begin) == Match::kYes) {
-          place_ = Place::kList;
-          return std::nullopt;
-        }
-        return State::kFailed;
       case Place::kList:
-        return ReadList(in);
+        return FindName(in);
       case Place::kName:
         return ReadNameOf(in);
       case Place::kAttributes:
-        return ReadAttributes(in, out, form_.attributes_end);
+        return ReadAttributes(in, out, form().attributes_end);
       case Place::kKeys:
         return ReadKeys(in, out);
       case Place::kKey:
         return ReadKey(in, out);
       case Place::kKeyAttributes:
-        return ReadAttributes(in, out, form_.key_attributes_end);
+        return ReadAttributes(in, out, form().key_attributes_end);
       case Place::kValueBegin:
         return ReadValueBegin(in, out);
       case Place::kValueForm:
@@ -78,38 +62,22 @@ class TaggedCalls : public CallReader {
     return ReadValue(in, out);
   }
 
-  std::optional<State> ReadList(AnswerInput& in) {
-    if (calls_ > 0 && form_.close.empty()) return State::kDone;
-    if (!in.TakeSpace()) return State::kMore;
-    const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
-    if (closes == Match::kYes) {
-      if (calls_ > 0) in.Keep();
-      return End();
-    }
-    const Match begins = in.TakeMark(form_.name_begin);
-    if (begins == Match::kYes) {
-      place_ = Place::kName;
-      return std::nullopt;
-    }
-    return closes == Match::kPart || begins == Match::kPart ? State::kMore : End();
+  Result FindName(AnswerInput& in) {
+    const Result result = FindCall(in);
+    if (!result) place_ = Place::kName;
+    return result;
   }
 
-  std::optional<State> ReadNameOf(AnswerInput& in) {
-    switch (ReadName(form_, in, name_)) {
-      case NameState::kMore:
-        return State::kMore;
-      case NameState::kFailed:
-        return End();
-      case NameState::kRead:
-        break;
-    }
+  Result ReadNameOf(AnswerInput& in) {
+    const Result result = ReadName(in);
+    if (result) return result;
     has_begun_ = false;
     has_arguments_ = false;
-    place_ = form_.attributes_end.empty() ? Place::kKeys : Place::kAttributes;
+    place_ = form().attributes_end.empty() ? Place::kKeys : Place::kAttributes;
     return std::nullopt;
   }
 
-  std::optional<State> ReadAttributes(AnswerInput& in, CallSink& out, std::string_view end_mark) {
+  Result ReadAttributes(AnswerInput& in, CallSink& out, std::string_view end_mark) {
     const std::string_view view = in.view();
     const std::size_t end = view.find(end_mark);
     if (end == view.npos && view.size() <= kMaxNameBytes + end_mark.size()) return State::kMore;
@@ -121,39 +89,39 @@ class TaggedCalls : public CallReader {
   }
 
   // An argument, or the end of the call.
-  std::optional<State> ReadKeys(AnswerInput& in, CallSink& out) {
+  Result ReadKeys(AnswerInput& in, CallSink& out) {
     if (!in.TakeSpace()) return State::kMore;
-    const Match ends = in.TakeMark(form_.call_end);
+    const Match ends = in.TakeMark(form().call_end);
     if (ends == Match::kYes) return EndCall(in, out);
-    const Match begins = in.TakeMark(form_.key_begin);
+    const Match begins = in.TakeMark(form().key_begin);
     if (begins == Match::kYes) {
       place_ = Place::kKey;
       return std::nullopt;
     }
-    const Match closes = form_.close.empty() ? Match::kNo : in.Begins(form_.close);
+    const Match closes = form().close.empty() ? Match::kNo : in.Begins(form().close);
     if (ends == Match::kPart || begins == Match::kPart || closes == Match::kPart) {
       return State::kMore;
     }
     return closes == Match::kYes ? EndCall(in, out) : BreakCall(in, out);
   }
 
-  std::optional<State> ReadKey(AnswerInput& in, CallSink& out) {
-    const std::size_t end = in.view().find(form_.key_end);
-    if (end == in.view().npos && in.view().size() <= kMaxNameBytes + form_.key_end.size()) {
+  Result ReadKey(AnswerInput& in, CallSink& out) {
+    const std::size_t end = in.view().find(form().key_end);
+    if (end == in.view().npos && in.view().size() <= kMaxNameBytes + form().key_end.size()) {
       return State::kMore;
     }
     if (end > kMaxNameBytes) return BreakCall(in, out);
     key_ = Trim(in.view().substr(0, end));
-    type_ = types_.Of(name_, key_);
-    in.Take(end + form_.key_end.size());
-    place_ = form_.key_attributes_end.empty() ? Place::kValueBegin : Place::kKeyAttributes;
+    type_ = types_.Of(name(), key_);
+    in.Take(end + form().key_end.size());
+    place_ = form().key_attributes_end.empty() ? Place::kValueBegin : Place::kKeyAttributes;
     return std::nullopt;
   }
 
-  std::optional<State> ReadValueBegin(AnswerInput& in, CallSink& out) {
-    if (!form_.value_begin.empty()) {
+  Result ReadValueBegin(AnswerInput& in, CallSink& out) {
+    if (!form().value_begin.empty()) {
       if (!in.TakeSpace()) return State::kMore;
-      const Match begins = in.TakeMark(form_.value_begin);
+      const Match begins = in.TakeMark(form().value_begin);
       if (begins == Match::kPart) return State::kMore;
       if (begins == Match::kNo) return BreakCall(in, out);
     }
@@ -162,15 +130,15 @@ class TaggedCalls : public CallReader {
     has_arguments_ = true;
     in.Keep();
     value_.clear();
-    value_end_ = form_.value_end;
+    value_end_ = form().value_end;
     place_ = Place::kValueForm;
     return std::nullopt;
   }
 
   // What stands around a value: a line's end, <![CDATA[.
-  std::optional<State> ReadValueForm(AnswerInput& in, CallSink& out) {
+  Result ReadValueForm(AnswerInput& in, CallSink& out) {
     if (in.view().empty() && !in.is_finished()) return State::kMore;
-    if (form_.trims_lines) in.TakeMark("\n");
+    if (form().trims_lines) in.TakeMark("\n");
     const Match data = in.TakeMark(kDataBegin);
     if (data == Match::kPart) {
       in.Restore();
@@ -185,13 +153,13 @@ class TaggedCalls : public CallReader {
     return std::nullopt;
   }
 
-  std::optional<State> ReadValue(AnswerInput& in, CallSink& out) {
+  Result ReadValue(AnswerInput& in, CallSink& out) {
     const std::string_view view = in.view();
     const std::size_t end = view.find(value_end_);
     const bool ends = end != view.npos;
     std::string_view text = view.substr(0, ends ? end : HeldFrom(in));
     const std::size_t bytes = text.size();
-    if (ends && form_.trims_lines && text.ends_with('\n')) text.remove_suffix(1);
+    if (ends && form().trims_lines && text.ends_with('\n')) text.remove_suffix(1);
     if (streams_) {
       out.Arguments(EscapedText(text));
     } else {
@@ -215,7 +183,7 @@ class TaggedCalls : public CallReader {
     if (in.is_finished()) return size;
     const std::size_t most = value_end_.size() + 1;
     for (std::size_t at = size - std::min(size, most); at < size; ++at) {
-      const bool breaks = form_.trims_lines && in.view()[at] == '\n';
+      const bool breaks = form().trims_lines && in.view()[at] == '\n';
       const bool may_end = in.Begins(value_end_, at) == Match::kPart ||
                            (breaks && in.Begins(value_end_, at + 1) == Match::kPart);
       if (may_end) return at;
@@ -225,36 +193,29 @@ class TaggedCalls : public CallReader {
 
   void Begin(CallSink& out) {
     if (has_begun_) return;
-    out.Begin(name_);
+    out.Begin(name());
     out.Arguments("{");
     has_begun_ = true;
   }
 
-  std::optional<State> EndCall(AnswerInput& in, CallSink& out) {
+  Result EndCall(AnswerInput& in, CallSink& out) {
     Begin(out);
     out.Arguments("}");
-    out.End();
-    in.Keep();
-    ++calls_;
+    CloseCall(in, out);
     has_begun_ = false;
     place_ = Place::kList;
     return std::nullopt;
   }
 
   // Of a call that goes on in another way the rest is given back.
-  std::optional<State> BreakCall(AnswerInput& in, CallSink& out) {
+  Result BreakCall(AnswerInput& in, CallSink& out) {
     if (!has_begun_) return End();
     in.Restore();
     return EndCall(in, out);
   }
 
-  State End() const { return calls_ > 0 ? State::kDone : State::kFailed; }
-
-  const CallForm& form_;
   const ArgumentTypes& types_;
-  Place place_ = Place::kOpen;
-  std::int64_t calls_ = 0;
-  std::string name_;
+  Place place_ = Place::kList;
   bool has_begun_ = false;
   bool has_arguments_ = false;
   std::string key_;

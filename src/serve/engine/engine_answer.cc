@@ -28,7 +28,8 @@ EngineRequest EngineAnswer::TakeRequest() {
                         .adapter = model_->adapter.get(),
                         .options = request_.options,
                         .ends = ends,
-                        .top_logprobs = request_.top_logprobs};
+                        .top_logprobs = request_.top_logprobs,
+                        .keeps_prompt = request_.keeps_prompt};
   // The engine would end all answers at logits that are NaN.
   request.edit = [edit = std::move(edit), fault = fault_](std::span<const std::int32_t> answer,
                                                           std::span<float> logits) {

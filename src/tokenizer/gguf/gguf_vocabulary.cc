@@ -149,7 +149,7 @@ std::vector<ChatTemplateText> ReadTemplates(const TokenizerKeys& keys) {
 
 // llama.cpp goes by the name of the model.
 void ReadStripping(const TokenizerKeys& keys, GgufVocabulary* vocabulary) {
-  const GgufValue* value = keys.metadata().Find("general.name");
+  const GgufValue* value = keys.metadata().Find(kGgufName);
   const auto* name = value == nullptr ? nullptr : std::get_if<std::string>(value);
   if (name == nullptr) return;
   const std::string lower = LowerCase(*name);

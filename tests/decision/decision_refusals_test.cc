@@ -1,0 +1,134 @@
+// Records of decisions that are refused, each with the field that is wrong.
+#include <string>
+
+#include "decision/decision_record.h"
+#include "io/json.h"
+#include "io/test_util.h"
+
+namespace qlora {
+namespace {
+
+void Read(const std::string& text, const DecisionFields& fields = {}) {
+  ReadDecisionRecord(OrderedJson::parse(text), fields);
+}
+
+struct BadRecord {
+  const char* text;
+  const char* part;  // of the message
+};
+
+constexpr BadRecord kBadRecords[] = {
+    // An answer that is not among the options.
+    {R"({"state": "s", "questions": {"who": {"type": "choice", "instructions": "?",
+           "criteria": {"cat": null, "dog": null}}}, "answers": {"who": "cow"}})",
+     "answers.who: \"cow\" is not among the options of 'who': cat, dog"},
+    {R"({"state": "s", "questions": {"who": {"type": "choice", "instructions": "?",
+           "criteria": ["cat", "dog"]}}, "gold": {"who": {"cat": 0.5, "cow": 0.5}}})",
+     "gold.who: \"cow\" is not among the options"},
+    {R"({"state": "s", "type": "score", "instructions": "?", "criteria": ["a", "b"], "answer": 2})",
+     "answer: 2 is not among the options of 'question': 0 = \"a\", 1 = \"b\""},
+    {R"({"state": "s", "type": "score", "instructions": "?", "criteria": ["a", "b"], "answer": 0.5})",
+     "answer: 0.5 is not among"},
+    {R"({"state": "s", "type": "score", "instructions": "?", "criteria": ["a", "a"], "answer": "a"})",
+     "answer: \"a\" is not among"},
+    {R"({"state": "s", "type": "noul", "instructions": "?", "answer": "maybe"})",
+     "answer: expected true, false, or the probability of true"},
+    {R"({"state": "s", "type": "noul", "instructions": "?", "answer": 1.5})", "from 0 to 1"},
+    // Probabilities.
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": {"a": -0.1, "b": 1.1}})",
+     "answer: expected a probability, which is a number from 0 on, found -0.1"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": {"a": 0, "b": 0}})",
+     "answer: expected probabilities that are not all 0"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": {"a": "nan", "b": 1}})",
+     "answer: expected a probability"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": {"a": "inf"}})",
+     "answer: expected a probability"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": [1, 0, 0]})",
+     "answer: expected 2 probabilities, one for each option"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+           "answer": {"probabilities": {}}})",
+     "not all 0"},
+    {R"({"state": "s", "type": "noul", "instructions": "", "answer": true})",
+     "question.instructions: missing"},
+    // Options and levels.
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a"], "answer": "a"})",
+     "question.criteria: expected at least 2 options, found 1"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "a"]})",
+     "question.criteria: option 'a' appears twice"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": [["a"], "b"]})",
+     "question.criteria: expected the key of an option, found [\"a\"]"},
+    {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": "a, b"})",
+     "question.criteria: expected an object of options"},
+    {R"({"state": "s", "type": "choice", "instructions": "?"})", "found nothing"},
+    {R"({"state": "s", "type": "score", "instructions": "?", "criteria": ["a"]})",
+     "question.criteria: expected a list of 2 to 10 levels, found 1 of them"},
+    {R"({"state": "s", "type": "score", "instructions": "?",
+           "criteria": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]})",
+     "found 11 of them"},
+    {R"({"state": "s", "type": "score", "instructions": "?", "criteria": {"a": 1}})",
+     "expected a list of 2 to 10 levels, found {\"a\":1}"},
+    {R"({"state": "s", "type": "noul", "instructions": "?", "criteria": {"maybe": "x"}})",
+     "question.criteria: a noul has the sides 'true' and 'false', found 'maybe'"},
+    // Questions.
+    {R"({"state": "s", "questions": {"who": {"type": "choice", "criteria": ["a", "b"]}}})",
+     "questions.who.instructions: missing"},
+    {R"({"state": "s", "questions": {"who": {"type": "guess", "instructions": "?"}}})",
+     "questions.who.type: expected noul (OpenAI: predicate), choice or score, found \"guess\""},
+    {R"({"state": "s", "questions": {"who": 5}})", "questions.who: expected an object"},
+    {R"({"state": "s", "questions": {}})", "questions: expected an object of questions, {\"id\": "},
+    {R"({"state": "s", "questions": {}})", "at least one, found {}"},
+    {R"({"questions": {"who": {"type": "noul", "instructions": "?"}}})", "state: missing"},
+    {R"({"state": "s", "questions": [{"type": "noul", "instructions": "?", "name": "a"},
+                                       {"type": "noul", "instructions": "?", "name": "a"}]})",
+     "questions: 'a' appears twice"},
+    {R"({"state": "s", "questions": {"a": {"type": "noul", "instructions": "?"}},
+           "answers": {"b": true}})",
+     "answers: 'b' is not among the questions"},
+    {R"({"state": "s", "questions": [{"type": "noul", "instructions": "?"}], "answers": [1, 0]})",
+     "answers: expected 1 answers, one for each question, found 2"},
+    {R"({"state": "s", "questions": {"a": {"type": "noul", "instructions": "?"}}, "answers": 1})",
+     "answers: expected an object with an answer for each question"},
+    {R"({"input": "s", "questions": [{"type": "choice", "instructions": "?",
+           "choices": [{"value": "a"}, {"value": "a"}]}]})",
+     "questions.0.choices: choice \"a\" appears twice"},
+    {R"({"input": "s", "questions": [{"type": "score", "instructions": "?",
+           "levels": ["a", "b"]}]})",
+     "questions.0.levels[0]: expected an object whose 'label' is text"},
+    // JSON text.
+    {R"({"state": "s", "questions": "{\"a\": ", "answers": "{}"})",
+     "questions: not valid JSON at line 1"},
+    {R"({"state": "s", "questions": {"a": {"type": "noul", "instructions": "?"}},
+           "gold": "{\"a\": true"})",
+     "gold: not valid JSON"},
+    {R"({"state": "s", "questions": "{\"a\": {\"type\": \"choice\", \"instructions\": \"?\", \"criteria\": {\"x\": null, \"x\": null}}}"})",
+     "questions: key 'x' appears twice"},
+    {R"({"prompt": "a", "completion": "b"})",
+     "this is no decision: expected the fields state and questions"},
+};
+
+TEST(DecisionRefusalsTest, RefusesBadRecordsAndNamesTheField) {
+  for (const BadRecord& bad : kBadRecords) {
+    SCOPED_TRACE(bad.text);
+    ExpectRefused([&] { Read(bad.text); }, bad.part);
+  }
+}
+
+TEST(DecisionRefusalsTest, RefusesLabelsWithoutNames) {
+  const std::string row = R"({"text": "t", "label": 2})";
+  const auto refuse = [&](const DecisionFields& fields, const std::string& part) {
+    ExpectRefused([&] { Read(row, fields); }, part);
+  };
+  refuse({.label_names = {"a", "b", "c"}}, "instructions: missing");
+  refuse({.instructions = "?"}, "label_names: missing");
+  refuse({.label_names = {"a", "b"}, .instructions = "?"},
+         "label: label 2 is not among the 2 names: a, b");
+  refuse({.label_names = {"a", "b", "a"}, .instructions = "?"}, "option 'a' appears twice");
+}
+
+}  // namespace
+}  // namespace qlora
