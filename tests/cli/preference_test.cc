@@ -19,7 +19,7 @@ TEST_F(PreferenceCommandTest, EvalPrintsTheFiguresOfTheLoss) {
   const nlohmann::json found = RunJson(words);
   for (const char* name : {"loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
                            "rewards/accuracies", "logps/chosen", "logps/rejected", "logits/chosen",
-                           "logits/rejected", "mean_token_accuracy"}) {
+                           "logits/rejected", "mean_token_accuracy", "entropy"}) {
     EXPECT_TRUE(found[name].is_number()) << name;
   }
   EXPECT_EQ(found["sequences"], 8);
