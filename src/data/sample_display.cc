@@ -121,9 +121,11 @@ PairFigures FiguresOf(const Dataset& pairs) {
 std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color) {
   std::string out;
   std::int64_t branch = -1;
+  bool begins_line = true;
   for (const auto& [trained, text, of_branch, is_choice] : StretchesOf(sample, tokenizer)) {
-    if (of_branch != branch) out += out.empty() || out.ends_with('\n') ? "| " : "\n| ";
+    if (of_branch != branch) out += begins_line ? "| " : "\n| ";
     branch = of_branch;
+    begins_line = text.ends_with('\n');
     out += color ? (trained ? kTrained : kMasked) : (trained ? "[" : "");
     // Data may hold escape sequences, which would move the cursor or worse.
     out += Printable(text);

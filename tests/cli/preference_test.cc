@@ -82,5 +82,23 @@ TEST_F(PreferenceCommandTest, EvalRefusesPredictionsBeforeAnythingIsMeasured) {
   EXPECT_FALSE(fs::exists(scratch_ / "p.jsonl"));
 }
 
+TEST_F(PreferenceCommandTest, InspectShowsWhatALossTrainsOf) {
+  const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
+  const std::string model = Golden("preference") / "stories260K-hf";
+  const std::string shown =
+      Run({"inspect", pairs, "--model", model, "--preference-loss", "sigmoid"}).out;
+  EXPECT_THAT(shown, testing::HasSubstr("\n| "));
+  EXPECT_THAT(shown, testing::HasSubstr("shared prompts save "));
+  const nlohmann::json of_orpo =
+      RunJson({"inspect", pairs, "--model", model, "--preference-loss", "orpo"});
+  EXPECT_EQ(of_orpo["pairs"]["saved_rows"], 0) << "the prompt of the chosen answer is trained";
+  // Without a model, how to go on.
+  EXPECT_THAT(Run({"inspect", pairs}).out, testing::HasSubstr("--preference-loss sigmoid"));
+  EXPECT_THAT(Run({"inspect", Golden("preference") / "unpaired.jsonl"}).out,
+              testing::HasSubstr("--preference-loss kto"));
+  EXPECT_THAT(Refused({"inspect", pairs, "--preference-loss", "sigmoid"}),
+              testing::HasSubstr("preference_loss"));
+}
+
 }  // namespace
 }  // namespace qlora
