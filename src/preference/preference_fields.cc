@@ -30,10 +30,11 @@ void PreferenceFields::DeclareLoss(OptionTable& table) {
             {"pref_loss", "dpo_loss_type"});
   table.Add("loss_weights", &loss_weights, "weights of several losses of preference_loss",
             {"dpo_loss_weights"});
-  table.Add("beta", &beta,
-            "how strongly preferences hold the model to the reference; -1: 0.1, of simpo 2, of "
-            "sigmoid_norm 5",
-            {"pref_beta", "rl_beta", "orpo_alpha"});
+  table.Add(
+      "beta", &beta,
+      "how strongly preferences hold the model to the reference; 0 (not set): 0.1, of simpo 2, "
+      "of sigmoid_norm 5",
+      {"pref_beta", "rl_beta", "orpo_alpha"});
   table.Add("simpo_gamma", &simpo_gamma, "preference_loss simpo: margin between the answers");
   table.Add("cpo_alpha", &cpo_alpha,
             "preference_loss cpo, simpo: weight of -log p of the chosen answers; -1: of cpo 1, of "
@@ -58,6 +59,17 @@ void PreferenceFields::DeclareLoss(OptionTable& table) {
   table.Add("undesirable_weight", &undesirable_weight,
             "preference_loss kto: weight of the undesirable answers",
             {"kto_undesirable_weight", "kto_rejected_weight"});
+}
+
+// The table writes into this object.
+void PreferenceFields::Complete(OptionTable& table, double label_smoothing) const {
+  if (preference_loss.empty()) return;
+  if (!table.Find("beta")->set) {
+    const double usual = PreferenceLossOf(*this, label_smoothing).beta;
+    table.Set("beta", fmt::format("{}", usual), "preference_loss");
+  } else if (beta == 0) {
+    ThrowInvalidInput("beta: expected a positive number, found 0; with 0 nothing is trained");
+  }
 }
 
 namespace {
@@ -140,8 +152,7 @@ void CheckValues(const PreferenceFields& f, const PreferenceLossOptions& loss) {
   const auto check = [](bool good, const char* name, const char* expected, double found) {
     if (!good) ThrowInvalidInput("{}: expected {}, found {}", name, expected, found);
   };
-  check((f.beta > 0 && f.beta < 1e6) || f.beta == -1, "beta",
-        "a positive number, or -1 for the default", f.beta);
+  check(f.beta >= 0 && f.beta < 1e6, "beta", "a positive number", f.beta);
   check(f.simpo_gamma >= 0, "simpo_gamma", "0 or more", f.simpo_gamma);
   check(f.cpo_alpha >= 0 || f.cpo_alpha == -1, "cpo_alpha", "0 or more, or -1", f.cpo_alpha);
   check(f.rpo_alpha >= 0, "rpo_alpha", "0 or more", f.rpo_alpha);
@@ -170,7 +181,7 @@ PreferenceLossOptions PreferenceLossOf(const PreferenceFields& fields, double la
   CheckValues(fields, loss);
   // The loss has log e as a factor.
   if (Has(loss, Loss::kExoPair) && loss.label_smoothing == 0) loss.label_smoothing = 1e-3;
-  loss.beta = fields.beta == -1 ? DefaultBeta(loss) : fields.beta;
+  loss.beta = fields.beta > 0 ? fields.beta : DefaultBeta(loss);
   loss.simpo_gamma = fields.simpo_gamma;
   loss.discopop_tau = fields.discopop_tau;
   loss.ld_alpha = fields.ld_alpha;

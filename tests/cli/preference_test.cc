@@ -82,6 +82,29 @@ TEST_F(PreferenceCommandTest, EvalRefusesPredictionsBeforeAnythingIsMeasured) {
   EXPECT_FALSE(fs::exists(scratch_ / "p.jsonl"));
 }
 
+// A beta of 0 trains nothing, and is no word for the default.
+TEST_F(PreferenceCommandTest, ABetaOf0IsRefused) {
+  const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
+  const std::string model = Golden("preference") / "stories260K-hf";
+  const std::vector<std::string> train = {
+      "train", "--model",      model, "--dataset", pairs, "--preference-loss",
+      "simpo", "--output-dir", "out", "--beta"};
+  const std::vector<std::string> eval = {"eval", model,   pairs, "--preference-loss",
+                                         "cpo",  "--beta"};
+  for (std::vector<std::string> words : {train, eval}) {
+    for (const char* beta : {"0", "-1"}) {
+      words.push_back(beta);
+      EXPECT_THAT(Refused(words), testing::HasSubstr("beta: expected a positive number"));
+      words.pop_back();
+    }
+  }
+  // What the run had is recorded, so that it can be resumed.
+  std::vector<std::string> usual(train.begin(), train.end() - 1);
+  usual.insert(usual.end(), {"--max-steps", "1"});
+  RunJson(usual);
+  EXPECT_EQ(nlohmann::json::parse(ReadAll(scratch_ / "out/train_config.json"))["beta"], 2.0);
+}
+
 TEST_F(PreferenceCommandTest, InspectShowsWhatALossTrainsOf) {
   const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
   const std::string model = Golden("preference") / "stories260K-hf";

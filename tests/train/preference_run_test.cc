@@ -539,8 +539,7 @@ TEST_F(PreferenceRunTest, OptionsWithoutEffectAreRefused) {
   refused([&](O& o) { o.preference.desirable_weight = 2; }, "desirable_weight");
   refused([&](O& o) { use(o, "kto"), o.preference.ld_alpha = 0.5; }, "ld_alpha");
   refused([&](O& o) { o.preference.loss_weights = {"1", "2"}; }, "loss_weights");
-  refused([&](O& o) { o.preference.beta = 0; }, "beta: expected a positive number");
-  refused([&](O& o) { o.preference.beta = -0.1; }, "beta");
+  refused([&](O& o) { o.preference.beta = -1; }, "beta");
   refused([&](O& o) { o.label_smoothing_factor = 0.5; }, "label_smoothing");
   refused([&](O& o) { o.preference.ld_alpha = 1.5; }, "ld_alpha");
   refused([&](O& o) { use(o, "sigmod"); }, "sigmoid");
