@@ -23,7 +23,7 @@ struct PreferenceFields {
   bool use_weighting = false;
   double desirable_weight = 1;
   double undesirable_weight = 1;
-  std::string reference = "start";  // base, or the folder of an adapter
+  std::string reference = "start";  // base, none, or the folder of an adapter
 
   void Declare(OptionTable& table);
   void DeclareLoss(OptionTable& table);  // all but the reference

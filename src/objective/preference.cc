@@ -210,7 +210,8 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& 
   sums[kChosenReward] += rewards.chosen;
   sums[kRejectedReward] += rewards.rejected;
   sums[kHits] += rewards.chosen > rewards.rejected ? 1 : 0;
-  const bool means = !options_.needs_reference() && TakesMeans(options_.terms.front().loss);
+  const bool means =
+      options_.family() == LossFamily::kOwn && TakesMeans(options_.terms.front().loss);
   sums[kChosenLogp] += means ? pair.chosen / pair.chosen_tokens : pair.chosen;
   sums[kRejectedLogp] += means ? pair.rejected / pair.rejected_tokens : pair.rejected;
   sums[kChosenLogits] += logits[0];

@@ -17,7 +17,7 @@ void PreferenceFields::Declare(OptionTable& table) {
   table.AddPath(
       "reference", &reference,
       "the model that preferences hold on to: start (as it is before the first step), base "
-      "(without the adapter), or the folder of an adapter of the same base");
+      "(without the adapter), the folder of an adapter of the same base, or none");
 }
 
 void PreferenceFields::DeclareLoss(OptionTable& table) {
@@ -188,6 +188,14 @@ PreferenceLossOptions PreferenceLossOf(const PreferenceFields& fields, double la
   loss.use_weighting = fields.use_weighting;
   loss.desirable_weight = fields.desirable_weight;
   loss.undesirable_weight = fields.undesirable_weight;
+  loss.reference_free = fields.reference == "none";
+  if (loss.reference_free && loss.family() == LossFamily::kLabels) {
+    ThrowInvalidInput(
+        "reference: preference_loss {} is measured against one; expected start, base, or the "
+        "folder "
+        "of an adapter, found none",
+        NameOf(loss.terms.front().loss));
+  }
   SetNll(fields, loss);
   if (loss.family() == LossFamily::kLabels && loss.nll_weight > 0) {
     ThrowInvalidInput("preference_loss {} trains on labels, beside which sft has no place",
@@ -223,7 +231,7 @@ std::vector<IdleOption> IdlePreferenceFields(const PreferenceFields& f, double l
   const PreferenceLossOptions loss =
       on ? PreferenceLossOf(f, label_smoothing) : PreferenceLossOptions{};
   const bool pairs = on && loss.family() != LossFamily::kLabels;
-  const bool refers = on && loss.needs_reference();
+  const bool refers = on && loss.family() != LossFamily::kOwn;
   const auto has = [&](Loss one) { return on && Has(loss, one); };
   struct Rule {
     const char* option;

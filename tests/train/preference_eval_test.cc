@@ -71,6 +71,10 @@ TEST_F(PreferenceEvalTest, PairsHaveTheFiguresOfTheRun) {
   });
 }
 
+TEST_F(PreferenceEvalTest, NoReferenceHasThem) {
+  ExpectSame([](TrainOptions& o) { o.preference.reference = "none"; }, "none");
+}
+
 TEST_F(PreferenceEvalTest, LossesWithoutAReferenceHaveThem) {
   ExpectSame([](TrainOptions& o) { o.preference.preference_loss = {"orpo"}; });
 }

@@ -445,6 +445,18 @@ TEST_F(PreferenceRunTest, ACacheOfAnotherModelOrOtherDataIsMeasuredAnew) {
   }
 }
 
+// DPO without a reference is CPO without -log p.
+TEST_F(PreferenceRunTest, NoReferenceIsLikeOneThatKnowsNothing) {
+  TrainOptions options = Options("run");
+  options.preference.reference = "none";
+  const std::vector<Json> dpo = RunPreference(options);
+  EXPECT_FALSE(fs::exists(folder_ / "run/reference_logps.json"));
+  options.preference = PreferenceFields();
+  options.preference.preference_loss = {"cpo"};
+  options.preference.cpo_alpha = 0;
+  ExpectNear(dpo, RunPreference(options), 1e-6);
+}
+
 TEST_F(PreferenceRunTest, ADamagedCacheIsRefused) {
   TrainOptions options = Options("run");
   options.save_steps = 1;
@@ -535,6 +547,8 @@ TEST_F(PreferenceRunTest, OptionsWithoutEffectAreRefused) {
     refused([&](O& o) { use(o, loss), o.label_smoothing_factor = 0.1; }, "label_smoothing_factor");
   }
   refused([&](O& o) { use(o, "orpo"), o.preference.reference = "base"; }, "reference");
+  refused([&](O& o) { use(o, "simpo"), o.preference.reference = "none"; }, "reference");
+  refused([&](O& o) { use(o, "kto"), o.preference.reference = "none"; }, "found none");
   refused([&](O& o) { o.preference.simpo_gamma = 0.5; }, "simpo_gamma");
   refused([&](O& o) { o.preference.desirable_weight = 2; }, "desirable_weight");
   refused([&](O& o) { use(o, "kto"), o.preference.ld_alpha = 0.5; }, "ld_alpha");
