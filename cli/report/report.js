@@ -293,8 +293,8 @@ function intervalPlot({difference, low, high}, extent) {
              make('path', {d: markPath(0, at(difference), 8, 4), style: 'fill:var(--accent)'}));
   return svg;
 }
-function verdict({lost, p, difference, higher_is_better: higher}) {
-  if (lost !== undefined) return lost ? 'lost' : 'kept';
+function verdict({lost, by_chance: byChance, p, difference, higher_is_better: higher}) {
+  if (lost !== undefined) return lost ? 'lost' : byChance ? 'kept (chance)' : 'kept';
   if (!Number.isFinite(p) || higher === undefined) return '';
   return p > 0.05 ? 'no difference shown' : (difference > 0) === higher ? 'better' : 'worse';
 }

@@ -20,6 +20,7 @@ OrderedJson ToJson(const GateVerdict& verdict) {
   json.update(ComparisonJson(verdict.figure));
   json["max_loss"] = verdict.max_loss;
   json["lost"] = verdict.lost;
+  json["by_chance"] = verdict.by_chance;
   OrderedJson examples = OrderedJson::array();
   for (const std::string& sample : verdict.examples) {
     examples.push_back(OrderedJson::parse(sample));
@@ -34,7 +35,10 @@ std::string LineOf(const GateVerdict& verdict) {
       "gate: {} {} {:.4f} of the base, {:.4f} of the adapter ({:+.4f}, p {:.4f} {}); may lose "
       "{:g}: {}\n",
       verdict.task, row.name, row.first, row.second, row.difference, row.p, row.test,
-      verdict.max_loss, verdict.lost ? "LOST" : "kept");
+      verdict.max_loss,
+      verdict.lost        ? "LOST"
+      : verdict.by_chance ? "kept, as chance explains the loss"
+                          : "kept");
 }
 
 }  // namespace

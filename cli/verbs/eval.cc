@@ -90,7 +90,10 @@ class EvalVerb : public Verb {
     run_.Declare(table);
   }
 
-  void Complete(OptionTable& table) override { CheckIdle(table); }
+  void Complete(OptionTable& table) override {
+    CheckIdle(table);
+    eval_.preference.Complete(table, eval_.label_smoothing_factor);
+  }
 
   int Run(const Console& console) override {
     // Before the model is loaded, which takes longest.

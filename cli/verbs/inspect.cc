@@ -39,6 +39,10 @@ class InspectVerb : public Verb {
     table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
                   {"base_model", "model"});
     data_.data.Declare(table);
+    table.Add("preference_loss", &data_.preference_loss,
+              "of pairs of answers (sigmoid ...), or answers with labels (kto): what this loss "
+              "trains of them",
+              {"pref_loss", "dpo_loss_type"});
     table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
               "micro-batch size assumed in the packing report", {"micro_batch_size", "batch_size"});
     table.Add(
@@ -59,7 +63,14 @@ class InspectVerb : public Verb {
     if (data_.data.dataset.empty() && !path_.empty() && IsData(path_)) {
       data_.data.dataset = {path_};  // so that the options of data hold of it
     }
-    if (data_.data.dataset.empty() || data_.model.empty()) return Describe(console);
+    if (data_.data.dataset.empty() || data_.model.empty()) {
+      if (!data_.preference_loss.empty()) {
+        ThrowInvalidInput(
+            "preference_loss says what is trained of data, whose tokens need --model; leave it "
+            "out");
+      }
+      return Describe(console);
+    }
     Context context(run_.ThreadCount());
     // Colours only on a terminal: a file would hold escape sequences.
     StatusLine line(console.err, console.style);

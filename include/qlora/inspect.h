@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "qlora/context.h"
 #include "qlora/train_options.h"
@@ -33,6 +34,7 @@ Inspection InspectRecords(const DataFields& fields);
 struct DataInspection {
   std::string model;  // whose tokenizer reads the data
   DataFields data;
+  std::vector<std::string> preference_loss;  // which reads pairs, or answers with labels
   std::int64_t per_device_train_batch_size = TrainOptions().per_device_train_batch_size;
   std::int64_t seed = TrainOptions().seed;
 };

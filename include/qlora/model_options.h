@@ -70,7 +70,7 @@ struct EvalOptions {
   // Of preferences, as training has them.
   PreferenceFields preference;
   double label_smoothing_factor = 0;
-  std::string reference = "base";  // without the adapter; or the folder of another one
+  std::string reference = "base";  // without the adapter; the folder of another one; or none
 
   void Declare(OptionTable& table);
   // Before a model is loaded. Errors: InvalidInput for bins, temperatures and losses that do not

@@ -101,6 +101,7 @@ struct GateVerdict {
   TaskComparison figure;  // of the base and of the adapter
   double max_loss = 0;
   bool lost = false;                  // more than the suite allows, or no number
+  bool by_chance = false;             // more than that, which chance explains: not lost
   std::vector<std::string> examples;  // samples of the adapter that lost most, the worst first
 };
 std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<TaskResult>& base,

@@ -104,6 +104,7 @@ class LoadedModel {
     OptionTable table;
     eval.Declare(table);
     SetOptions(options, table);
+    eval.preference.Complete(table, eval.label_smoothing_factor);
     return context_->Run([&](Context&) { return model_.Evaluate(eval); });
   }
 

@@ -353,6 +353,12 @@ void Check(Checker& check, const ops::CrossEntropy& op) {
     check.Apart("mean", op.mean, "logits_inout", op.logits_inout);
     check.Apart("mean", op.mean, "logprob", op.logprob);
   }
+  if (!op.entropy.empty()) {
+    check.Wide("entropy", op.entropy, 1, op.logits_inout.rows);
+    check.Apart("entropy", op.entropy, "logits_inout", op.logits_inout);
+    check.Apart("entropy", op.entropy, "logprob", op.logprob);
+    check.Apart("entropy", op.entropy, "mean", op.mean);
+  }
 }
 
 void Check(Checker& check, const ops::KlDivergence& op) {

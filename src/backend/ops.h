@@ -324,6 +324,7 @@ struct CrossEntropy {
   MatrixView hit = {};   // (1, N) wide or empty: 1 where no logit exceeds the target's, otherwise 0
   float smoothing = 0;   // in [0, 1)
   MatrixView mean = {};  // (1, N) wide or empty: of cap(logits) over V
+  MatrixView entropy = {};  // (1, N) wide or empty: of softmax(cap(logits)), -sum p log p
 };
 
 // p = softmax(cap(logits)), q = softmax(cap(base)), cap as for CrossEntropy.

@@ -195,7 +195,7 @@ void Run(const ops::CrossEntropy& op) {
     reference::CrossEntropy<T>(Indices(op.targets), static_cast<T>(op.softcap),
                                TypedConst<T>(op.row_scale), Typed<T>(op.logits_inout),
                                Typed<T>(op.logprob), Typed<T>(op.hit), static_cast<T>(op.smoothing),
-                               Typed<T>(op.mean));
+                               Typed<T>(op.mean), Typed<T>(op.entropy));
   });
 }
 

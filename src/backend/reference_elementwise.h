@@ -250,7 +250,8 @@ T LogSumExp(const T* x, std::int64_t count) {
 // d row_loss / d logits = (softmax(c) - onehot(target)) cap'(logits)
 template <typename T>
 void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T> row_scale,
-                  Mat<T> logits_inout, Mat<T> logprob, Mat<T> hit, T smoothing, Mat<T> mean) {
+                  Mat<T> logits_inout, Mat<T> logprob, Mat<T> hit, T smoothing, Mat<T> mean,
+                  Mat<T> entropy) {
   const T uniform = smoothing / static_cast<T>(logits_inout.cols);
   for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
     T* c = &logits_inout(n, 0);
@@ -259,6 +260,13 @@ void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T>
     logprob(0, n) = c[targets[n]] - lse;
     const T sum = std::accumulate(c, c + logits_inout.cols, T(0));
     if (!mean.empty()) mean(0, n) = sum / static_cast<T>(logits_inout.cols);
+    if (!entropy.empty()) {
+      entropy(0, n) = T(0);
+      for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
+        const T p = std::exp(c[v] - lse);
+        if (p != T(0)) entropy(0, n) -= p * (c[v] - lse);  // 0 log 0 is 0
+      }
+    }
     // Without smoothing, logits of -infinity do not count.
     if (smoothing != T(0)) {
       logprob(0, n) = (T(1) - smoothing) * c[targets[n]] + uniform * sum - lse;

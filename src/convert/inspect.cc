@@ -29,6 +29,7 @@
 #include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
+#include "preference/preference_fields.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "qlora/context.h"
@@ -409,12 +410,14 @@ Inspection InspectRecords(const DataFields& fields) {
   std::string text;
   bool needs_chat_template = false;
   bool is_told = true;  // what every file holds
+  std::string loss;     // an option that reads preferences
   std::set<DecisionForm> forms;
   for (const DataSource& source : options.sources) {
     const FileSurvey survey = SurveyFile(source, options);
     const bool asks = survey.format == RecordFormatName(RecordFormat::kDecision);
     is_told = is_told && !survey.format.empty() && (!asks || !survey.forms.empty());
     forms.insert(survey.forms.begin(), survey.forms.end());
+    if (loss.empty()) loss = survey.loss;
     text += RenderSurvey(survey);
     json["files"].push_back(SurveyToJson(survey));
     needs_chat_template = needs_chat_template || survey.needs_chat_template;
@@ -422,9 +425,9 @@ Inspection InspectRecords(const DataFields& fields) {
   const std::string names = fmt::format("{}", fmt::join(fields.dataset, ","));
   if (is_told) CheckRead(options.decision.given, forms, names);
   text += fmt::format(
-      "the tokens that are trained: qlora inspect {0} --model MODEL\n"
-      "to train: qlora train --model MODEL --dataset {0} --output-dir DIR\n",
-      names);
+      "the tokens that are trained: qlora inspect {0} --model MODEL{1}\n"
+      "to train: qlora train --model MODEL --dataset {0}{1} --output-dir DIR\n",
+      names, loss.empty() ? "" : " --preference-loss " + loss);
   if (needs_chat_template) {
     text +=
         "conversations need a chat template: that of the model, or one that --chat-template "
@@ -439,7 +442,13 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
     ThrowInvalidInput("per_device_train_batch_size must be positive, found {}",
                       options.per_device_train_batch_size);
   }
-  const DataFields& fields = options.data;
+  DataFields fields = options.data;
+  if (!options.preference_loss.empty()) {
+    PreferenceFields preference;
+    preference.preference_loss = options.preference_loss;
+    CheckPreferenceReading(fields.reading);
+    fields.reading.preference = ReadingFor(PreferenceLossOf(preference, /*label_smoothing=*/0));
+  }
   const fs::path dir = ResolveModelDir(options.model);
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
@@ -460,6 +469,10 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   json["shown"] = SamplesToJson(data.train, tokenizer, samples);
   std::string text =
       RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report);
+  if (fields.reading.preference.form == PreferenceForm::kPairs) {
+    text += RenderPairs(data.train);
+    json["pairs"] = PairsToJson(data.train);
+  }
   std::vector<std::string> warnings = WarnOfFindings(report.train);
   warnings.push_back(WarnOfHeldOutNames(report.train));
   std::erase(warnings, "");

@@ -248,6 +248,8 @@ FileSurvey SurveyFile(const DataSource& source, const DataOptions& options) {
   survey.records = end - begin;
   const PreferenceForm form = PreferencesIn(records, source.format);
   survey.preferences = NameOf(form);
+  if (form != PreferenceForm::kNone)
+    survey.loss = form == PreferenceForm::kPairs ? "sigmoid" : "kto";
   std::optional<FormatExample> example;
   try {
     example = FindFormatExample(records, source.format, options.layout, form);

@@ -33,6 +33,7 @@ struct FileSurvey {
   std::string format;     // "messages" ...; "" where the fields tell of none
   // "pairs of answers" or "answers with a label", whose answers are of that format; "" for others.
   std::string preferences;
+  std::string loss;              // preference_loss that reads them
   std::string fields;            // "prompt: question, completion: answer", where names differ
   std::string problem;           // why no format is told
   std::set<DecisionForm> forms;  // of records that ask questions

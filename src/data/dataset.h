@@ -77,6 +77,8 @@ class Dataset {
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
   std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
+  // UnfoldedRows of sample i.
+  std::int32_t unfolded(std::int64_t i) const { return At(i).entry.unfolded; }
   // CountOfFirst of sample i; of the tokens before the first one that is trained, their number and
   // a hash.
   std::int32_t chosen(std::int64_t i) const { return At(i).entry.chosen; }

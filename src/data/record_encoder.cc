@@ -136,6 +136,9 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
     answers.push_back(std::move(EncodeAnswers(answer).front()));
     CheckAnswerBegins(answers.back().sample, tokenizer_);
   }
+  for (const std::string_view notice : read.notices) {
+    answers.front().notes.findings.push_back({std::string(notice)});
+  }
   return JoinAnswers(read, std::move(answers));
 }
 
@@ -270,6 +273,13 @@ void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::
     const bool trains = value == true || value == 1;
     if (SaysNothing(value) || std::ranges::count(used, name) > 0) continue;
     if (IsKnownAs(name, FieldMeaning::kFlag) && trains) continue;
+    if (layout().kind != Kind::kWhole && IsVerdict(name, value)) {
+      notes.findings.push_back(
+          {fmt::format("{}: not used: whether the answer is good, and bad ones are trained as good "
+                       "ones are; preference_loss kto trains on both",
+                       name)});
+      continue;
+    }
     const KnownField* field = FindKnownField(name);
     const bool is_warned = field != nullptr && field->in_records &&
                            (!IsPartOfConversation(name) || std::ranges::count(unused, name) > 0);

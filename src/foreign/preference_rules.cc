@@ -58,6 +58,11 @@ void MigratePreferenceMethod(const YAML::Node& value, MigrationTarget& target) {
   target.Carry("preference_loss", YAML::Node(method == "dpo" ? "sigmoid" : method));
 }
 
+void MigrateReferenceFree(const YAML::Node& value, MigrationTarget& target) {
+  if (IsOff(value)) return target.NotNeeded("the default");
+  target.Carry("reference", YAML::Node("none"));
+}
+
 void CompletePreferences(MigrationTarget& target) {
   const std::string losses = target.ValueOf("preference_loss");
   if (losses.empty()) return;
@@ -94,7 +99,8 @@ std::span<const KeyRule> PreferenceRules() {
                       "label_pad_token_id use_logits_to_keep"),
       rule::Unsupported("see sample_prompts", "generate_during_eval"),
       rule::Unsupported("the reference is the model at the start, or the adapter of reference",
-                        "ref_model ref_model_adapters sync_ref_model reference_free"),
+                        "ref_model ref_model_adapters sync_ref_model"),
+      rule::Custom(MigrateReferenceFree, "reference_free"),
       rule::Unsupported("the loss is a function of differences of log-probabilities",
                         "f_divergence_type f_divergence_params f_alpha_divergence_coef"),
   };

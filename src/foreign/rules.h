@@ -185,6 +185,7 @@ void RefuseRewards(std::string_view key, const YAML::Node& value);
 // Rules of preference_rules.cc: loss_type, and dpo, kto ... as a method of training.
 void MigrateLossType(const YAML::Node& value, MigrationTarget& target);
 void MigratePreferenceMethod(const YAML::Node& value, MigrationTarget& target);
+void MigrateReferenceFree(const YAML::Node& value, MigrationTarget& target);
 // Sets what other trainers have by default, where preferences are trained on.
 void CompletePreferences(MigrationTarget& target);
 

@@ -1,5 +1,7 @@
 #include "inference/decision_evaluation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -69,6 +71,15 @@ DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& su
 
 std::vector<Prediction> ReadPredictions(const std::filesystem::path& file) {
   return ParsePredictions(ReadTextFile(file), file.string());
+}
+
+std::string WarnOfLabelMass(const DecisionResult& result) {
+  constexpr double kLow = 0.5;
+  if (!result.label_mass || *result.label_mass >= kLow) return "";
+  return fmt::format(
+      "the labels of the options have {:.1f} % of the probability of the next token: the model "
+      "expects other text there, and another decision_template may suit it better",
+      100 * *result.label_mass);
 }
 
 std::vector<Prediction> ParsePredictions(const std::string& text, const std::string& file) {

@@ -18,6 +18,10 @@ namespace qlora {
 DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& sums,
                               const Temperatures& temperatures, std::int64_t bins);
 
+// A warning where the labels have a small share of the whole vocabulary's probability, which says
+// that the prompt does not end where the model would answer with a letter; otherwise "".
+std::string WarnOfLabelMass(const DecisionResult& result);
+
 // Reads lines of predictions. Errors (both): InvalidInput with file and line.
 std::vector<Prediction> ParsePredictions(const std::string& text, const std::string& file);
 std::vector<Prediction> ReadPredictions(const std::filesystem::path& file);

@@ -11,6 +11,7 @@
 #include "dist/agreement.h"
 #include "dist/together.h"
 #include "inference/dataset_evaluation.h"
+#include "inference/decision_evaluation.h"
 #include "inference/model_decisions.h"
 #include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"
@@ -21,16 +22,6 @@
 
 namespace qlora {
 namespace {
-
-// A low share says that the prompt does not end where the model would answer with a letter.
-std::string WarnOfLabelMass(const DecisionResult& result) {
-  constexpr double kLow = 0.5;
-  if (!result.label_mass || *result.label_mass >= kLow) return "";
-  return fmt::format(
-      "the labels of the options have {:.1f} % of the probability of the next token: the model "
-      "expects other text there, and another decision_template may suit it better",
-      100 * *result.label_mass);
-}
 
 // What is asked for that other data than questions do not have.
 std::vector<std::string> OptionsOfQuestions(const EvalOptions& options) {

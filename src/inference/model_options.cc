@@ -92,8 +92,8 @@ void EvalOptions::Declare(OptionTable& table) {
             {"label_smoothing"});
   table.AddPath(
       "reference", &reference,
-      "the model that preferences are measured against: base (without the adapter), or the "
-      "folder of another adapter of the same base");
+      "the model that preferences are measured against: base (without the adapter), the folder of "
+      "another adapter of the same base, or none");
   table.Section("Evaluation");
   table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");

@@ -100,7 +100,8 @@ std::vector<Dataset> FilesOf(const Dataset& dataset) {
 }  // namespace
 
 std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options) {
-  const PreferenceFields& fields = options.preference;
+  PreferenceFields fields = options.preference;
+  if (options.reference == "none") fields.reference = "none";
   for (const IdleOption& idle : IdlePreferenceFields(fields, options.label_smoothing_factor)) {
     RefuseIdle(idle);
   }
@@ -119,7 +120,7 @@ std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options
   if (options.decision_temperature != usual.decision_temperature) {
     RefuseIdle({"decision_temperature", kNoQuestions});
   }
-  if (options.reference != "base" && !loss.needs_reference()) {
+  if (options.reference != "base" && loss.family() == LossFamily::kOwn) {
     RefuseIdle({"reference", "this preference_loss has none; leave it out"});
   }
   if (options.reference == "start") {

@@ -27,6 +27,7 @@ enum PairSum {
   kChosenTokens,
   kRejectedTokens,
   kChosenHits,
+  kEntropy,
   kNll,
   kLogOdds,
   kLogOddsRatio,
@@ -43,6 +44,7 @@ enum LabelSum {
   kUndesirableLogits,
   kDesirableTokens,
   kUndesirableTokens,
+  kLabelEntropy,
   kLabelSums
 };
 
@@ -76,7 +78,7 @@ double Mean(double sum, double count) {
 }  // namespace
 
 std::span<const Metric> PreferenceObjective::metrics() const {
-  static constexpr std::array<Metric, 13> kPairs = {{
+  static constexpr std::array<Metric, 14> kPairs = {{
       {.name = "loss"},
       {.name = "rewards/chosen", .higher_is_better = true},
       {.name = "rewards/rejected"},
@@ -87,11 +89,12 @@ std::span<const Metric> PreferenceObjective::metrics() const {
       {.name = "logits/chosen"},
       {.name = "logits/rejected"},
       {.name = "mean_token_accuracy", .higher_is_better = true},
+      {.name = "entropy"},
       {.name = "nll_loss"},
       {.name = "log_odds_chosen", .higher_is_better = true},
       {.name = "log_odds_ratio", .higher_is_better = true},
   }};
-  static constexpr std::array<Metric, 9> kLabels = {{
+  static constexpr std::array<Metric, 10> kLabels = {{
       {.name = "loss"},
       {.name = "rewards/chosen", .higher_is_better = true},
       {.name = "rewards/rejected"},
@@ -100,12 +103,13 @@ std::span<const Metric> PreferenceObjective::metrics() const {
       {.name = "logps/rejected"},
       {.name = "logits/chosen"},
       {.name = "logits/rejected"},
+      {.name = "entropy"},
       {.name = "kl"},
   }};
   if (options_.family() == LossFamily::kLabels) {
-    return std::span(kLabels).first(options_.needs_kl() ? 9 : 8);
+    return std::span(kLabels).first(options_.needs_kl() ? 10 : 9);
   }
-  return std::span(kPairs).first(has_odds() ? 13 : options_.nll_weight > 0 ? 11 : 10);
+  return std::span(kPairs).first(has_odds() ? 14 : options_.nll_weight > 0 ? 12 : 11);
 }
 
 std::int64_t PreferenceObjective::sums() const {
@@ -116,8 +120,11 @@ std::int64_t PreferenceObjective::sums() const {
 PreferenceObjective::TokenScores PreferenceObjective::ScoresOf(const ObjectivePass& pass) const {
   // As the reference was measured, so that a model equal to it has rewards of 0.
   RowScores rows = ScoresOfRows(pass.decoder, pass.inputs, pass.activations);
-  TokenScores tokens{
-      std::move(rows.logprobs), std::move(rows.hits), std::move(rows.mean_logits), {}};
+  TokenScores tokens{std::move(rows.logprobs),
+                     std::move(rows.hits),
+                     std::move(rows.mean_logits),
+                     std::move(rows.entropies),
+                     {}};
   if (!options_.use_weighting) return tokens;
   ForEachLogits(pass.decoder, pass.inputs, pass.activations, nullptr,
                 [&](std::int64_t /*row*/, std::span<const double> logits) {
@@ -172,6 +179,7 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& 
       const double token = tokens.logp[answer.begin + t];
       logp[side] += TokenWeight(t, shorter, options_.ld_alpha) * token;
       logits[side] += tokens.mean_logit[answer.begin + t];
+      sums[kEntropy] += tokens.entropy[answer.begin + t];
       if (side == 0) sums[kChosenHits] += tokens.hits[answer.begin + t];
       if (options_.use_weighting) sure += token - tokens.log_power[answer.begin + t];
     }
@@ -202,7 +210,8 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& 
   sums[kChosenReward] += rewards.chosen;
   sums[kRejectedReward] += rewards.rejected;
   sums[kHits] += rewards.chosen > rewards.rejected ? 1 : 0;
-  const bool means = !options_.needs_reference() && TakesMeans(options_.terms.front().loss);
+  const bool means =
+      options_.family() == LossFamily::kOwn && TakesMeans(options_.terms.front().loss);
   sums[kChosenLogp] += means ? pair.chosen / pair.chosen_tokens : pair.chosen;
   sums[kRejectedLogp] += means ? pair.rejected / pair.rejected_tokens : pair.rejected;
   sums[kChosenLogits] += logits[0];
@@ -251,6 +260,8 @@ void PreferenceObjective::AddLabel(const ObjectivePass& pass, const TokenScores&
   sums[desirable ? kDesirableLogits : kUndesirableLogits] +=
       std::accumulate(logits + answer.begin, logits + answer.end, 0.0);
   sums[desirable ? kDesirableTokens : kUndesirableTokens] += static_cast<double>(answer.tokens());
+  const auto entropy = tokens.entropy.begin();
+  sums[kLabelEntropy] += std::accumulate(entropy + answer.begin, entropy + answer.end, 0.0);
 }
 
 // What the sum of -log p is divided by.
@@ -265,14 +276,16 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
   if (options_.family() == LossFamily::kLabels) {
     const double chosen = Mean(sums[kDesirableReward], sums[kDesirable]);
     const double rejected = Mean(sums[kUndesirableReward], sums[kUndesirable]);
-    std::vector<double> values = {sums[kLoss] / n,
-                                  chosen,
-                                  rejected,
-                                  chosen - rejected,
-                                  Mean(sums[kDesirableLogp], sums[kDesirable]),
-                                  Mean(sums[kUndesirableLogp], sums[kUndesirable]),
-                                  Mean(sums[kDesirableLogits], sums[kDesirableTokens]),
-                                  Mean(sums[kUndesirableLogits], sums[kUndesirableTokens])};
+    std::vector<double> values = {
+        sums[kLoss] / n,
+        chosen,
+        rejected,
+        chosen - rejected,
+        Mean(sums[kDesirableLogp], sums[kDesirable]),
+        Mean(sums[kUndesirableLogp], sums[kUndesirable]),
+        Mean(sums[kDesirableLogits], sums[kDesirableTokens]),
+        Mean(sums[kUndesirableLogits], sums[kUndesirableTokens]),
+        Mean(sums[kLabelEntropy], sums[kDesirableTokens] + sums[kUndesirableTokens])};
     if (options_.needs_kl()) values.push_back(totals.kl);
     return values;
   }
@@ -289,7 +302,8 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
                                 sums[kRejectedLogp] / n,
                                 sums[kChosenLogits] / sums[kChosenTokens],
                                 sums[kRejectedLogits] / sums[kRejectedTokens],
-                                sums[kChosenHits] / sums[kChosenTokens]};
+                                sums[kChosenHits] / sums[kChosenTokens],
+                                sums[kEntropy] / (sums[kChosenTokens] + sums[kRejectedTokens])};
   if (trains_nll) values.push_back(nll);
   if (has_odds()) values.insert(values.end(), {sums[kLogOdds] / n, sums[kLogOddsRatio] / n});
   return values;

@@ -32,6 +32,7 @@ class PreferenceObjective : public Objective {
     std::vector<double> logp;
     std::vector<double> hits;  // 1 for the model's first choice
     std::vector<double> mean_logit;
+    std::vector<double> entropy;
     std::vector<double> log_power;  // with use_weighting: log of the sum of squared probabilities
   };
   TokenScores ScoresOf(const ObjectivePass& pass) const;

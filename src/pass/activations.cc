@@ -53,7 +53,7 @@ class Layout {
     out.head_rstd = Wide(1, rows);
     if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
     out.logits = Wide(rows, c_.vocab_size);
-    out.row_stats = Wide(3, n_);
+    out.row_stats = Wide(4, n_);
     out.sums = carver_.Matrix(DType::kF64, 1, 2);
   }
 

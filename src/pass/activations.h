@@ -83,8 +83,8 @@ struct Activations {
   MatrixView head_rstd;  // (1, C) wide
   MatrixView head_dx;    // (C, D) wide
   MatrixView logits;     // (C, V) wide
-  MatrixView row_stats;  // (3, N) wide: log p(target) of each supervised row; 1 where its target
-                         // is the first choice; the mean of its logits
+  MatrixView row_stats;  // (4, N) wide: log p(target) of each supervised row; 1 where its target
+                         // is the first choice; the mean of its logits; the entropy of its p
   MatrixView sums;       // (1, 2) float64: the sums of row_stats over the supervised rows
 };
 

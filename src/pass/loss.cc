@@ -96,10 +96,12 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
     const bool trains = trained != nullptr;
     const ConstMatrixView scale =
         trains ? Columns(inputs.row_scale, begin, count) : ConstMatrixView{};
+    // Nothing that is trained on them is told of.
+    const auto shown = [&](std::int64_t i) { return trains ? MatrixView{} : Rows(stats, i, 1); };
     backend.Run(ops::CrossEntropy{Part(inputs.targets, begin, count),
                                   decoder.config().final_softcap, scale, logits, Rows(stats, 0, 1),
-                                  Rows(stats, 1, 1), static_cast<float>(label_smoothing),
-                                  trains ? MatrixView{} : Rows(stats, 2, 1)});
+                                  Rows(stats, 1, 1), static_cast<float>(label_smoothing), shown(2),
+                                  shown(3)});
     backend.Run(ops::SumRows{Rows(stats, 0, 2), activations.sums});
     if (trained != nullptr) {
       LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
@@ -172,7 +174,7 @@ RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activat
   const auto row = [&](std::int64_t i) {
     return DownloadReal(memory, Columns(Rows(activations.row_stats, i, 1), 0, inputs.targets.size));
   };
-  return {row(0), row(1), row(2)};
+  return {row(0), row(1), row(2), row(3)};
 }
 
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,

@@ -26,11 +26,12 @@ struct LossSum {
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs = nullptr);
 // Of each supervised row, in row order: log p(target); 1 where the target is the most probable
-// token, otherwise 0; the mean of the logits over the vocabulary.
+// token, otherwise 0; the mean of the logits over the vocabulary; the entropy of all tokens.
 struct RowScores {
   std::vector<double> logprobs;
   std::vector<double> hits;
   std::vector<double> mean_logits;
+  std::vector<double> entropies;
 };
 RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
 // Also writes the gradient of the sum of row_scale * loss with respect to x_out to activations.dx,

@@ -28,7 +28,8 @@ PreferenceLossOptions PreferenceLossOf(const TrainOptions& options) {
 
 std::optional<TrainOptions> OptionsOfReference(const TrainOptions& options) {
   const std::string& name = options.preference.reference;
-  if (!TrainsPreferences(options) || name == "start" || name == "base") return {};
+  const bool is_folder = name != "start" && name != "base" && name != "none";
+  if (!TrainsPreferences(options) || !is_folder) return {};
   TrainOptions of_reference = options;
   of_reference.adapter = name;
   // It is only read.

@@ -302,6 +302,7 @@ void TrainOptions::Complete(OptionTable& table) const {
   if (TrainsPreferences(*this) && !table.Find("learning_rate")->set) {
     table.Set("learning_rate", "5e-6", "preference_loss");
   }
+  preference.Complete(table, label_smoothing_factor);
   CheckRanges(*this);
   TrainOptions found = *this;
   try {

@@ -17,7 +17,7 @@ void PreferenceFields::Declare(OptionTable& table) {
   table.AddPath(
       "reference", &reference,
       "the model that preferences hold on to: start (as it is before the first step), base "
-      "(without the adapter), or the folder of an adapter of the same base");
+      "(without the adapter), the folder of an adapter of the same base, or none");
 }
 
 void PreferenceFields::DeclareLoss(OptionTable& table) {
@@ -30,10 +30,11 @@ void PreferenceFields::DeclareLoss(OptionTable& table) {
             {"pref_loss", "dpo_loss_type"});
   table.Add("loss_weights", &loss_weights, "weights of several losses of preference_loss",
             {"dpo_loss_weights"});
-  table.Add("beta", &beta,
-            "how strongly preferences hold the model to the reference; 0: 0.1, of simpo 2, of "
-            "sigmoid_norm 5",
-            {"pref_beta", "rl_beta", "orpo_alpha"});
+  table.Add(
+      "beta", &beta,
+      "how strongly preferences hold the model to the reference; 0 (not set): 0.1, of simpo 2, "
+      "of sigmoid_norm 5",
+      {"pref_beta", "rl_beta", "orpo_alpha"});
   table.Add("simpo_gamma", &simpo_gamma, "preference_loss simpo: margin between the answers");
   table.Add("cpo_alpha", &cpo_alpha,
             "preference_loss cpo, simpo: weight of -log p of the chosen answers; -1: of cpo 1, of "
@@ -58,6 +59,17 @@ void PreferenceFields::DeclareLoss(OptionTable& table) {
   table.Add("undesirable_weight", &undesirable_weight,
             "preference_loss kto: weight of the undesirable answers",
             {"kto_undesirable_weight", "kto_rejected_weight"});
+}
+
+// The table writes into this object.
+void PreferenceFields::Complete(OptionTable& table, double label_smoothing) const {
+  if (preference_loss.empty()) return;
+  if (!table.Find("beta")->set) {
+    const double usual = PreferenceLossOf(*this, label_smoothing).beta;
+    table.Set("beta", fmt::format("{}", usual), "preference_loss");
+  } else if (beta == 0) {
+    ThrowInvalidInput("beta: expected a positive number, found 0; with 0 nothing is trained");
+  }
 }
 
 namespace {
@@ -140,7 +152,7 @@ void CheckValues(const PreferenceFields& f, const PreferenceLossOptions& loss) {
   const auto check = [](bool good, const char* name, const char* expected, double found) {
     if (!good) ThrowInvalidInput("{}: expected {}, found {}", name, expected, found);
   };
-  check(f.beta >= 0 && f.beta < 1e6, "beta", "a positive number, or 0 for the default", f.beta);
+  check(f.beta >= 0 && f.beta < 1e6, "beta", "a positive number", f.beta);
   check(f.simpo_gamma >= 0, "simpo_gamma", "0 or more", f.simpo_gamma);
   check(f.cpo_alpha >= 0 || f.cpo_alpha == -1, "cpo_alpha", "0 or more, or -1", f.cpo_alpha);
   check(f.rpo_alpha >= 0, "rpo_alpha", "0 or more", f.rpo_alpha);
@@ -176,6 +188,14 @@ PreferenceLossOptions PreferenceLossOf(const PreferenceFields& fields, double la
   loss.use_weighting = fields.use_weighting;
   loss.desirable_weight = fields.desirable_weight;
   loss.undesirable_weight = fields.undesirable_weight;
+  loss.reference_free = fields.reference == "none";
+  if (loss.reference_free && loss.family() == LossFamily::kLabels) {
+    ThrowInvalidInput(
+        "reference: preference_loss {} is measured against one; expected start, base, or the "
+        "folder "
+        "of an adapter, found none",
+        NameOf(loss.terms.front().loss));
+  }
   SetNll(fields, loss);
   if (loss.family() == LossFamily::kLabels && loss.nll_weight > 0) {
     ThrowInvalidInput("preference_loss {} trains on labels, beside which sft has no place",
@@ -211,7 +231,7 @@ std::vector<IdleOption> IdlePreferenceFields(const PreferenceFields& f, double l
   const PreferenceLossOptions loss =
       on ? PreferenceLossOf(f, label_smoothing) : PreferenceLossOptions{};
   const bool pairs = on && loss.family() != LossFamily::kLabels;
-  const bool refers = on && loss.needs_reference();
+  const bool refers = on && loss.family() != LossFamily::kOwn;
   const auto has = [&](Loss one) { return on && Has(loss, one); };
   struct Rule {
     const char* option;

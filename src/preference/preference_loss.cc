@@ -148,7 +148,7 @@ double LabelLossGradient(double r, bool desirable, double k, const PreferenceLos
 
 PairRewards RewardsOf(const PairLogprobs<double>& pair, const PreferenceLossOptions& options) {
   const auto of = [&](double logp, double reference, double tokens) {
-    if (options.needs_reference()) return options.beta * (logp - reference);
+    if (options.family() != LossFamily::kOwn) return options.beta * (logp - reference);
     return options.beta * (TakesMeans(options.terms.front().loss) ? logp / tokens : logp);
   };
   return {of(pair.chosen, pair.ref_chosen, pair.chosen_tokens),

@@ -81,9 +81,11 @@ struct PreferenceLossOptions {
   bool use_weighting = false;  // pairs weigh as much as the model is sure of both answers (WPO)
   double desirable_weight = 1;
   double undesirable_weight = 1;
+  bool reference_free =
+      false;  // log-probabilities of a reference count as 0, as if it knew nothing
 
   LossFamily family() const { return FamilyOf(terms.front().loss); }
-  bool needs_reference() const { return family() != LossFamily::kOwn; }
+  bool needs_reference() const { return family() != LossFamily::kOwn && !reference_free; }
   bool needs_kl() const { return terms.front().loss == PreferenceLoss::kKto; }
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "preference/answer_messages.h"
 #include "prompt/known_fields.h"
 #include "prompt/record_format.h"
 
@@ -25,6 +26,8 @@ constexpr std::string_view kCompletion[] = {"completion"};
 constexpr std::string_view kCompletionIds[] = {"completion_ids", "completion_input_ids"};
 constexpr std::string_view kPromptIds[] = {"prompt_ids", "prompt_input_ids"};
 constexpr std::string_view kLabel[] = {"label", "kto_tag"};
+constexpr std::string_view kChosenScore[] = {"score_chosen", "chosen_score"};
+constexpr std::string_view kRejectedScore[] = {"score_rejected", "rejected_score"};
 constexpr std::string_view kTurns[] = {"messages", "conversations", "conversation"};
 constexpr std::string_view kQuestions[] = {"prompt", "question", "query"};
 
@@ -83,80 +86,6 @@ void Put(OrderedJson& record, const std::string& name, OrderedJson value) {
   record[name] = std::move(value);
 }
 
-// A list of turns, which tables hold as JSON text, else the value itself.
-OrderedJson AsTurns(const OrderedJson& value) {
-  if (!value.is_string() || !Trim(value.get_ref<const std::string&>()).starts_with("[")) {
-    return value;
-  }
-  OrderedJson list;
-  const bool is_json = !TryParseJson(value.get_ref<const std::string&>(), list);
-  const bool is_turns = is_json && list.is_array() && !list.empty() && list.front().is_object();
-  return is_turns ? list : value;
-}
-
-std::string RoleOf(const OrderedJson& message) {
-  for (const char* key : {"role", "from"}) {
-    if (message.is_object() && message.contains(key) && message[key].is_string()) {
-      return std::string(RoleOfTemplates(message[key].get_ref<const std::string&>()));
-    }
-  }
-  return "";
-}
-bool IsAnswer(const OrderedJson& message) {
-  const std::string role = RoleOf(message);
-  return role == "assistant" || role == kCallRole;
-}
-
-std::string_view KindOf(const OrderedJson& value) {
-  if (value.is_string()) return "text";
-  if (value.is_object()) return "a message";
-  return value.is_array() ? "a list of messages" : std::string_view(value.type_name());
-}
-
-// Errors: InvalidInput for anything that is no answer.
-void CheckAnswer(const OrderedJson& answer, std::string_view name) {
-  if (answer.is_string()) {
-    if (answer.get_ref<const std::string&>().empty()) {
-      ThrowInvalidInput("field '{}' is empty, expected an answer; leave the record out", name);
-    }
-    return;
-  }
-  if (answer.is_object()) {
-    if (IsAnswer(answer)) return;
-    ThrowInvalidInput("field '{}': expected a message of the assistant, found role '{}'", name,
-                      RoleOf(answer));
-  }
-  if (!answer.is_array()) {
-    ThrowInvalidInput("field '{}': expected text, a message or a list of messages, found {}", name,
-                      KindOf(answer));
-  }
-  if (answer.empty()) ThrowInvalidInput("field '{}' is an empty list, expected messages", name);
-  if (IsAnswer(answer.back())) return;
-  ThrowInvalidInput("field '{}': the last message must be the assistant's, found role '{}'", name,
-                    RoleOf(answer.back()));
-}
-
-void CheckPrompt(const OrderedJson& turns, std::string_view name) {
-  if (!turns.is_array()) {
-    ThrowInvalidInput(
-        "field '{}': expected a list of messages, as the answers are messages, "
-        "found {}",
-        name, KindOf(turns));
-  }
-  if (turns.empty() || !IsAnswer(turns.back())) return;
-  ThrowInvalidInput(
-      "field '{}' ends with a turn of the assistant, expected one of the user or a tool: the "
-      "answer "
-      "comes next",
-      name);
-}
-
-OrderedJson MessagesOf(const OrderedJson& answer) {
-  if (answer.is_array()) return answer;
-  if (answer.is_object()) return OrderedJson::array({answer});
-  return OrderedJson::array({{{"role", "assistant"}, {"content", answer}}});
-}
-
 // The messages before the last one, which is the answer.
 struct SplitTurns {
   OrderedJson prompt;
@@ -200,36 +129,6 @@ OrderedJson OfMessages(OrderedJson base, OrderedJson prompt, OrderedJson answer)
   return base;
 }
 
-// The number of messages that both sides begin with, and after which the assistant answers.
-std::size_t CommonMessages(const OrderedJson& chosen, const OrderedJson& rejected) {
-  std::size_t common = 0;
-  const std::size_t most = std::min(chosen.size(), rejected.size());
-  while (common < most && chosen[common] == rejected[common]) ++common;
-  if (common == most) common = most - 1;  // the last messages of the shorter one are its answer
-  while (common > 0 && (!IsAnswer(chosen[common]) || !IsAnswer(rejected[common]))) --common;
-  return common;
-}
-
-OrderedJson Slice(const OrderedJson& list, std::size_t begin, std::size_t end) {
-  OrderedJson part = OrderedJson::array();
-  for (std::size_t i = begin; i < end; ++i) part.push_back(list[i]);
-  return part;
-}
-
-bool BeginsWith(const OrderedJson& list, const OrderedJson& prefix) {
-  return list.size() > prefix.size() && Slice(list, 0, prefix.size()) == prefix;
-}
-
-bool HasContent(const OrderedJson& messages, const std::string& text) {
-  return std::ranges::any_of(messages, [&](const OrderedJson& message) {
-    for (const char* key : {"content", "value"}) {
-      const bool is_text = message.is_object() && message.contains(key) && message[key].is_string();
-      if (is_text && Trim(message[key].get_ref<const std::string&>()) == Trim(text)) return true;
-    }
-    return false;
-  });
-}
-
 // Takes a prompt out of `base` that stands beside the messages before the answers. Errors:
 // InvalidInput for one that says something else, which would be lost.
 void TakeRepeated(OrderedJson& base, const OrderedJson& messages) {
@@ -266,16 +165,6 @@ void TakeRepeatedTurns(OrderedJson& base, const OrderedJson& prompt, const Order
         turns.name);
   }
   Erase(base, kTurns);
-}
-
-// What an answer of several turns was asked on its way.
-OrderedJson AskedIn(const OrderedJson& answer) {
-  OrderedJson asked = OrderedJson::array();
-  for (const OrderedJson& message : answer) {
-    const std::string role = RoleOf(message);
-    if (role == "user" || role == "system") asked.push_back(message);
-  }
-  return asked;
 }
 
 // Both answers as lists of messages, without the prompt.
@@ -428,6 +317,21 @@ PreferenceRecord OfPairIds(const OrderedJson& record) {
   return read;
 }
 
+// Some data sets keep what judges thought of the answers of a pair.
+bool ScoresDisagree(const OrderedJson& record) {
+  const auto score = [&record](Names names) -> const OrderedJson* {
+    for (const std::string_view name : names) {
+      const auto field = record.find(name);
+      if (field != record.end() && field->is_number()) return &*field;
+    }
+    return nullptr;
+  };
+  const OrderedJson* chosen = score(kChosenScore);
+  const OrderedJson* rejected = score(kRejectedScore);
+  return chosen != nullptr && rejected != nullptr &&
+         !(chosen->get<double>() > rejected->get<double>());
+}
+
 bool LabelOf(const OrderedJson& value, std::string_view name) {
   if (value.is_boolean()) return value.get<bool>();
   if (value == 1) return true;
@@ -472,10 +376,18 @@ bool LooksLikePreference(const OrderedJson& record) {
          (Has(record, kCompletion) || Has(record, kTurns) || Has(record, kCompletionIds));
 }
 
+bool IsVerdict(std::string_view name, const OrderedJson& value) {
+  return name == "kto_tag" || (name == "label" && value.is_boolean());
+}
+
 PreferenceRecord ReadPreferenceRecord(const OrderedJson& record) {
   if (!record.is_object()) ThrowInvalidInput("expected an object with fields");
-  if (Has(record, kChosenIds) || Has(record, kRejectedIds)) return OfPairIds(record);
-  if (Has(record, kRejected) || Has(record, kChosen)) return OfPair(record);
+  const bool has_ids = Has(record, kChosenIds) || Has(record, kRejectedIds);
+  if (has_ids || Has(record, kRejected) || Has(record, kChosen)) {
+    PreferenceRecord pair = has_ids ? OfPairIds(record) : OfPair(record);
+    if (ScoresDisagree(record)) pair.notices.push_back(kNoticeScores);
+    return pair;
+  }
   const Field label = Find(record, kLabel);
   if (!label) {
     for (const std::string_view name : kLabel) {
@@ -492,6 +404,7 @@ PreferenceRecord ReadPreferenceRecord(const OrderedJson& record) {
   }
   PreferenceRecord read;
   read.label = LabelOf(*label.value, label.name);
+  if (!label.value->is_boolean()) read.notices.push_back(kNoticeLabel);
   read.answers = {Labelled(record)};
   return read;
 }

@@ -146,6 +146,14 @@ double Schedule::At(std::int64_t step) const {
   return learning_rate;
 }
 
+bool Schedule::IsZero() const {
+  if (learning_rate == 0) return true;
+  for (std::int64_t step = 0; step < total_steps; ++step) {
+    if (At(step) != 0) return false;
+  }
+  return true;
+}
+
 std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream,
                           std::int64_t epoch) {
   const std::int64_t window = options.gradient_accumulation_steps;
@@ -172,15 +180,23 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
   return schedule;
 }
 
-std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule) {
+std::string WarnOfLowRates(const TrainOptions& options, const Schedule& schedule) {
+  const bool is_zero = schedule.IsZero();
+  if (is_zero && schedule.learning_rate == 0) {
+    return "learning_rate is 0: no step changes a weight, so that the run trains nothing";
+  }
   const std::int64_t warmup = std::min(schedule.warmup_steps, schedule.total_steps);
   // Rounded up, the default ratio takes a third of a run of 3 steps: the first has a rate of 0.
   if (warmup == 0 || 3 * warmup < schedule.total_steps) return {};
-  return fmt::format(
-      "warm-up takes {} of {} steps{}; lower {}, or train for more steps", warmup,
-      schedule.total_steps,
-      warmup == schedule.total_steps ? ", so the learning rate never reaches its peak" : "",
-      options.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
+  std::string_view effect;
+  if (is_zero) {
+    effect = ", with a learning rate of 0, so that the run trains nothing";
+  } else if (warmup == schedule.total_steps) {
+    effect = ", so the learning rate never reaches its peak";
+  }
+  return fmt::format("warm-up takes {} of {} steps{}; lower {}, or train for more steps", warmup,
+                     schedule.total_steps, effect,
+                     options.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
 }
 
 std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& schedule) {

@@ -45,6 +45,8 @@ struct Schedule {
 
   // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0.
   double At(std::int64_t step) const;
+  // True where the rate of each step is 0.
+  bool IsZero() const;
 };
 
 // Steps of an epoch: each but the last takes gradient_accumulation_steps micro-batches.
@@ -54,8 +56,9 @@ std::int64_t StepsOfEpoch(const TrainOptions& options, const BatchStream& stream
 // The schedule of max_steps steps, or of num_train_epochs passes over the data.
 Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream);
 
-// A warning about a warm-up of a third of the run or more, or "".
-std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule);
+// A warning about a run whose rates are all 0, which trains nothing, or whose warm-up takes a third
+// of it or more; otherwise "".
+std::string WarnOfLowRates(const TrainOptions& options, const Schedule& schedule);
 
 // A warning about a long run whose only checkpoint is written at its end, or "".
 std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& schedule);

@@ -129,6 +129,7 @@ std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<Tas
     const double loss = verdict.figure.difference * sign;
     // Each comparison is false of NaN, so that a figure that is no number is lost.
     verdict.lost = !(loss <= task.max_loss) && !(verdict.figure.p > task.p);
+    verdict.by_chance = loss > task.max_loss && !verdict.lost;
     for (const std::int64_t i : LargestLosses(base[t].figures[index], adapter[t].figures[index])) {
       verdict.examples.push_back(adapter[t].samples[i]);
     }

@@ -71,6 +71,9 @@ DecisionFinish FinishDecisions(const TrainPlan& plan, LoadedRun& loaded) {
   ask(*data.held_out, [&](const AskedQuestions& asked, const DatasetSums& sums) {
     finish.result = JudgeDecisions(asked, sums, temperatures, EvalOptions().ece_bins);
   });
+  if (const std::string warning = WarnOfLabelMass(*finish.result); !warning.empty()) {
+    finish.notes.insert(finish.notes.begin(), "warning: " + warning);
+  }
   OrderedJson json = {{"decision", ParseOrderedJson(finish.result->metrics, "metrics")}};
   if (!finish.result->metrics_before.empty()) {
     json["decision_before_temperature"] =

@@ -35,6 +35,8 @@ TEST_P(OpTest, CrossEntropy) {
           Matrix hit64 = Convert(loss, DType::kF64);
           Matrix mean(wide(), 1, s.rows);
           Matrix mean64 = Convert(mean, DType::kF64);
+          Matrix entropy(wide(), 1, s.rows);
+          Matrix entropy64 = Convert(entropy, DType::kF64);
           Matrix capped64 = Convert(logits, DType::kF64);
           Matrix loss64 = Convert(loss, DType::kF64);
           reference().Run(ops::CrossEntropy{targets,
@@ -44,14 +46,16 @@ TEST_P(OpTest, CrossEntropy) {
                                             loss64.view(),
                                             hit64.view(),
                                             0,
-                                            mean64.view()});
+                                            mean64.view(),
+                                            entropy64.view()});
           const Matrix logprob64 = loss64;
           Matrix out64 = Convert(logits, DType::kF64);
           reference().Run(ops::CrossEntropy{
               targets, softcap, row_scale64.view(), out64.view(), loss64.view(), {}, smoothing});
           backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
           backend().Run(ops::CrossEntropy{targets, softcap, row_scale.view(), logits.view(),
-                                          loss.view(), hit.view(), smoothing, mean.view()});
+                                          loss.view(), hit.view(), smoothing, mean.view(),
+                                          entropy.view()});
           // A cap can round different logits to the same value.
           if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "hit");
 
@@ -59,6 +63,7 @@ TEST_P(OpTest, CrossEntropy) {
           const double unit = kMathRoundings * UnitRoundoff(wide());
           std::vector<double> error_of_row;
           std::vector<double> mean_error;
+          std::vector<double> entropy_error;
           for (std::int64_t n = 0; n < s.rows; ++n) {
             double size = 0;
             for (std::int64_t v = 0; v < s.cols; ++v)
@@ -66,6 +71,12 @@ TEST_P(OpTest, CrossEntropy) {
             // The largest logit and the mean of the distances from it.
             mean_error.push_back(2 * unit * static_cast<double>(softcap) +
                                  Gamma(s.cols + 3, UnitRoundoff(wide())) * 3 * size);
+            // d entropy / d logit = -p (log p + entropy), whose sizes sum to at most 2 log V. Each
+            // logit has its error, that of its distance from the largest, and that of its exp.
+            const double log_v = std::log(static_cast<double>(s.cols));
+            entropy_error.push_back(
+                2 * log_v * (4 * unit * static_cast<double>(softcap) + unit * (1 + 2 * size)) +
+                Gamma(s.cols + 3, UnitRoundoff(wide())) * (1 + 4 * size) + unit * log_v);
             // The mean of all logits, for smoothing, is a sum of V terms of at most 2 max|c|.
             error_of_row.push_back(4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide())) *
                                                                (1 + smoothing * 2 * size));
@@ -76,6 +87,10 @@ TEST_P(OpTest, CrossEntropy) {
           ExpectWithin(mean, mean64,
                        Bound(mean, [&](std::int64_t, std::int64_t n) { return mean_error[n]; }),
                        "mean");
+          ExpectWithin(
+              entropy, entropy64,
+              Bound(entropy, [&](std::int64_t, std::int64_t n) { return entropy_error[n]; }),
+              "entropy");
           ExpectWithin(
               logits, out64,
               Bound(out64,

@@ -52,7 +52,7 @@ void Operands(OpLike<ops::GatedActivationBackward> auto& op, const auto& all) {
   all(op.dy, op.gate, op.up, op.d_gate, op.d_up);
 }
 void Operands(OpLike<ops::CrossEntropy> auto& op, const auto& all) {
-  all(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit, op.mean);
+  all(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit, op.mean, op.entropy);
 }
 void Operands(OpLike<ops::KlDivergence> auto& op, const auto& all) {
   all(op.base_inout, op.logits_inout, op.kl);

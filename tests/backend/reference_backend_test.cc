@@ -268,13 +268,16 @@ TEST_F(ReferenceBackendTest, CrossEntropyWithoutGradientKeepsCappedLogits) {
   Matrix logprob(DType::kF64, 1, 1);
   const std::vector<std::int32_t> targets = {0};
   Matrix mean(DType::kF64, 1, 1);
-  backend_->Run(
-      ops::CrossEntropy{targets, 3.0f, {}, logits.view(), logprob.view(), {}, 0, mean.view()});
+  Matrix entropy(DType::kF64, 1, 1);
+  backend_->Run(ops::CrossEntropy{
+      targets, 3.0f, {}, logits.view(), logprob.view(), {}, 0, mean.view(), entropy.view()});
   const double a = 3 * std::tanh(1.0);
   const double b = 3 * std::tanh(-2.0);
   ExpectValues(logits, {{a, b}});
   ExpectValues(logprob, {{-std::log1p(std::exp(b - a))}});
   ExpectValues(mean, {{(a + b) / 2}});
+  const double p = 1 / (1 + std::exp(b - a));
+  EXPECT_NEAR(entropy(0, 0), -p * std::log(p) - (1 - p) * std::log1p(-p), 1e-12);
 }
 
 // q = (3/4, 1/4) and p = (1/2, 1/2).

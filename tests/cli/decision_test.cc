@@ -93,6 +93,16 @@ TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
             std::string::npos);
 }
 
+// The answers are far from what this model would write.
+TEST_F(DecisionCommandTest, ALowMassOfLabelsIsWarnedOf) {
+  const char* warning = "warning: the labels of the options have ";
+  const Outcome trained = Run(TrainWords({"--eval-dataset", "eval.jsonl"}));
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.err.find(warning), std::string::npos) << trained.err;
+  const std::string judged = Run({"eval", "model", "eval.jsonl", "--adapter", "out"}).err;
+  EXPECT_NE(judged.find(warning), std::string::npos) << judged;
+}
+
 // The base is asked in the template of the adapter beside it, without its temperatures.
 TEST_F(DecisionCommandTest, AreTasksThatCompareModels) {
   Write("mine.jinja",

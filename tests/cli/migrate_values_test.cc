@@ -118,6 +118,8 @@ TEST_F(MigrateValuesTest, Preferences) {
       "global_batch_size: 3\n", "per_device_train_batch_size: 1\n");
   EXPECT_THAT(Yaml(R"({"training_file": "c", "hyperparameters": {"batch_size": 4}})", "auto"),
               Not(HasSubstr("per_device_train_batch_size")));
+  has("DPOConfig:\n  reference_free: true\n", "trl", "reference: none");
+  EXPECT_THAT(Yaml("DPOConfig:\n  reference_free: false\n", "trl"), Not(HasSubstr("reference:")));
   EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndpo_loss_type: [aot]\n", "axolotl", "dpo_loss_type"),
             Fate::kUnsupported);
 }

@@ -19,7 +19,7 @@ TEST_F(PreferenceCommandTest, EvalPrintsTheFiguresOfTheLoss) {
   const nlohmann::json found = RunJson(words);
   for (const char* name : {"loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
                            "rewards/accuracies", "logps/chosen", "logps/rejected", "logits/chosen",
-                           "logits/rejected", "mean_token_accuracy"}) {
+                           "logits/rejected", "mean_token_accuracy", "entropy"}) {
     EXPECT_TRUE(found[name].is_number()) << name;
   }
   EXPECT_EQ(found["sequences"], 8);
@@ -80,6 +80,47 @@ TEST_F(PreferenceCommandTest, EvalRefusesPredictionsBeforeAnythingIsMeasured) {
         << option.front();
   }
   EXPECT_FALSE(fs::exists(scratch_ / "p.jsonl"));
+}
+
+// A beta of 0 trains nothing, and is no word for the default.
+TEST_F(PreferenceCommandTest, ABetaOf0IsRefused) {
+  const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
+  const std::string model = Golden("preference") / "stories260K-hf";
+  const std::vector<std::string> train = {
+      "train", "--model",      model, "--dataset", pairs, "--preference-loss",
+      "simpo", "--output-dir", "out", "--beta"};
+  const std::vector<std::string> eval = {"eval", model,   pairs, "--preference-loss",
+                                         "cpo",  "--beta"};
+  for (std::vector<std::string> words : {train, eval}) {
+    for (const char* beta : {"0", "-1"}) {
+      words.push_back(beta);
+      EXPECT_THAT(Refused(words), testing::HasSubstr("beta: expected a positive number"));
+      words.pop_back();
+    }
+  }
+  // What the run had is recorded, so that it can be resumed.
+  std::vector<std::string> usual(train.begin(), train.end() - 1);
+  usual.insert(usual.end(), {"--max-steps", "1"});
+  RunJson(usual);
+  EXPECT_EQ(nlohmann::json::parse(ReadAll(scratch_ / "out/train_config.json"))["beta"], "2");
+}
+
+TEST_F(PreferenceCommandTest, InspectShowsWhatALossTrainsOf) {
+  const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
+  const std::string model = Golden("preference") / "stories260K-hf";
+  const std::string shown =
+      Run({"inspect", pairs, "--model", model, "--preference-loss", "sigmoid"}).out;
+  EXPECT_THAT(shown, testing::HasSubstr("\n| "));
+  EXPECT_THAT(shown, testing::HasSubstr("shared prompts save "));
+  const nlohmann::json of_orpo =
+      RunJson({"inspect", pairs, "--model", model, "--preference-loss", "orpo"});
+  EXPECT_EQ(of_orpo["pairs"]["saved_rows"], 0) << "the prompt of the chosen answer is trained";
+  // Without a model, how to go on.
+  EXPECT_THAT(Run({"inspect", pairs}).out, testing::HasSubstr("--preference-loss sigmoid"));
+  EXPECT_THAT(Run({"inspect", Golden("preference") / "unpaired.jsonl"}).out,
+              testing::HasSubstr("--preference-loss kto"));
+  EXPECT_THAT(Refused({"inspect", pairs, "--preference-loss", "sigmoid"}),
+              testing::HasSubstr("preference_loss"));
 }
 
 }  // namespace

@@ -29,6 +29,48 @@ TEST_F(SampleDisplayTest, ShowsWhatIsTrained) {
   EXPECT_EQ(RenderSample(all, tokenizer_, false), "<s>[ab]") << "nothing predicts the first token";
 }
 
+TEST_F(SampleDisplayTest, BranchesStandInLinesOfTheirOwn) {
+  // "Q" and "?" begin both answers, the latter again in each branch.
+  const Sample pair = {.ids = Join({{kBos}, Bytes("Q"), Bytes("?x"), Bytes("?yz")}),
+                       .labels = Join({Masked(3), Bytes("x"), Masked(1), Bytes("yz")}),
+                       .branches = {2, 4}};
+  EXPECT_EQ(RenderSample(pair, tokenizer_, false), "<s>Q\n| ?[x]\n| ?[yz]");
+  EXPECT_EQ(RenderSample({.ids = Bytes("ab"), .labels = Masked(2), .branches = {0, 1}}, tokenizer_,
+                         false),
+            "| a\n| b");
+}
+
+TEST_F(SampleDisplayTest, ChoicesAreShownBehindTheirPrompt) {
+  const std::int32_t a = Bytes("A")[0];
+  const std::int32_t b = Bytes("B")[0];
+  const Sample asked = {.ids = Join({{kBos}, Bytes("s\n1\n2\n")}),
+                        .labels = Masked(7),
+                        .branches = {3, 5},
+                        .choices = {{4, 0, {a, b}, {0, 1}}, {6, 0, {a, b}, {0.25, 0.75}}}};
+  EXPECT_EQ(RenderSample(asked, tokenizer_, false), "<s>s\n| 1\n[B]\n| 2\n[A 0.25, B 0.75]");
+}
+
+// Of both pairs two tokens of the prompt are shared (BOS and "Q"), and "?" is in both branches.
+TEST_F(SampleDisplayTest, PairsHaveLengthsAndSharedRows) {
+  DataOptions options =
+      folder_.With("d.jsonl",
+                   "{\"prompt\": \"Q?\", \"chosen\": \"xy\", \"rejected\": \"z\"}\n"
+                   "{\"prompt\": \"Q?\", \"chosen\": \"x\", \"rejected\": \"zzzz\"}\n");
+  options.preference.form = PreferenceForm::kPairs;
+  const Dataset data = Dataset::Open(options, tokenizer_, nullptr);
+  const OrderedJson pairs = PairsToJson(data);
+  EXPECT_EQ(pairs["chosen_tokens"], 2.5) << "with EOS";
+  EXPECT_EQ(pairs["rejected_tokens"], 3.5);
+  // 2 + (1 + 3) + (1 + 2) and 2 + (1 + 2) + (1 + 5) rows, apart 2 more each.
+  EXPECT_NEAR(pairs["saved_rows"], 1 - 20.0 / 24, 1e-12);
+  EXPECT_THAT(RenderPairs(data), HasSubstr("2.5 tokens are trained of a chosen one, 3.5 of a "
+                                           "rejected one (-1.0); shared prompts save 17 %"));
+  const OrderedJson parts = SamplesToJson(data, tokenizer_, 1)[0]["parts"];
+  EXPECT_FALSE(parts[0].contains("branch"));
+  EXPECT_EQ(parts[1]["branch"], 0);
+  EXPECT_EQ(parts.back()["branch"], 1);
+}
+
 TEST(DatasetReport, WarnsWhenMoreThanATenthIsLost) {
   DataReport report;
   EXPECT_EQ(WarnOfLostRecords(report), "") << "nothing is lost of nothing";

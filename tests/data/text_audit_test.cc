@@ -170,6 +170,17 @@ TEST_F(TextAuditTest, EachRecordIsLookedAt) {
   EXPECT_THAT(WarnOfFindings(data.report())[0], HasSubstr("d.jsonl:2: 'I count the ropes.')"));
 }
 
+TEST_F(TextAuditTest, AVerdictThatNothingReadsIsNamed) {
+  const auto named = ElementsAre(HasSubstr("preference_loss kto trains on both"));
+  EXPECT_THAT(Found(reasoning_, R"({"prompt": "a", "completion": "b", "label": false})"), named);
+  EXPECT_THAT(Found(reasoning_, R"({"messages": [{"role": "user", "content": "a"},
+                                   {"role": "assistant", "content": "b"}], "kto_tag": 1})"),
+              named);
+  // The number of a class, and what is said of a text, are no verdicts on answers.
+  EXPECT_THAT(Found(reasoning_, R"({"prompt": "a", "completion": "b", "label": 3})"), IsEmpty());
+  EXPECT_THAT(Found(reasoning_, R"({"text": "a", "label": true})"), IsEmpty());
+}
+
 TEST_F(TextAuditTest, ATextIsAtAPlaceOfItsOwn) {
   // The second question is not shown; the first one says the same.
   const ChatTemplate chat(

@@ -140,6 +140,14 @@ TEST_F(PlanTrainingTest, WarnsOfLostDataAndOfAWarmupThatEatsTheRun) {
   EXPECT_THAT(warnings[1], HasSubstr("warm-up takes "));
 }
 
+TEST_F(PlanTrainingTest, WarnsOfARunThatTrainsNothing) {
+  TrainOptions options = Options("run");
+  options.learning_rate = 0;
+  const std::vector<std::string> warnings = Plan(options).warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("learning_rate is 0: "));
+}
+
 TEST_F(PlanTrainingTest, AnotherFormOfTheBaseKeepsTheData) {
   const TrainPlan plan = Plan(Options("run"));
   fs::copy(kGolden / "llama-tiny", root_ / "copy");

@@ -1,5 +1,6 @@
 #include "preference/preference_record.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -122,6 +123,28 @@ TEST(PreferenceRecordTest, ReadsIdsAndLabels) {
   EXPECT_EQ(Read(tagged).label, true);
   EXPECT_EQ(AnswersOf(R"({"prompt_ids":[1],"completion_ids":[2],"label":true})"),
             (Texts{R"({"input_ids":[1,2],"labels":[-100,2]})"}));
+}
+
+TEST(PreferenceRecordTest, NoticesWhatAuthorsMayNotKnow) {
+  const auto notices = [](const std::string& fields) {
+    return Read(R"({"prompt":"Hi",)" + fields + "}").notices;
+  };
+  using testing::ElementsAre;
+  using testing::IsEmpty;
+  EXPECT_THAT(notices(R"("completion":"A","label":true)"), IsEmpty());
+  EXPECT_THAT(notices(R"("completion":"A","label":0)"), ElementsAre(kNoticeLabel));
+  EXPECT_THAT(notices(R"("completion":"A","label":"false")"), ElementsAre(kNoticeLabel));
+  const std::string pair = R"("chosen":"A","rejected":"B")";
+  EXPECT_THAT(notices(pair + R"(,"score_chosen":8.5,"score_rejected":8)"), IsEmpty());
+  EXPECT_THAT(notices(pair + R"(,"score_chosen":8,"score_rejected":8)"),
+              ElementsAre(kNoticeScores));
+  EXPECT_THAT(notices(pair + R"(,"chosen_score":1,"rejected_score":5)"),
+              ElementsAre(kNoticeScores));
+  EXPECT_THAT(notices(pair + R"(,"score_chosen":1,"score_rejected":null)"), IsEmpty());
+  EXPECT_THAT(Read(R"({"prompt_ids":[1],"chosen_ids":[2],"rejected_ids":[3],)"
+                   R"("score_chosen":1,"score_rejected":2})")
+                  .notices,
+              ElementsAre(kNoticeScores));
 }
 
 // A field stays, repeats another one, or is refused.

@@ -157,10 +157,11 @@ TEST_F(LossRiseTest, GoodRunsAreNotSuspected) {
   EXPECT_TRUE(rises.steps.empty());
 }
 
-TEST(WarnOfWarmupTest, WhenItIsAThirdOfTheRunOrMore) {
+TEST(WarnOfLowRatesTest, WhereWarmupIsAThirdOfTheRunOrMore) {
   TrainOptions options;
   const auto warning = [&](std::int64_t warmup, std::int64_t total) {
-    return WarnOfWarmup(options, {.warmup_steps = warmup, .total_steps = total});
+    return WarnOfLowRates(options,
+                          {.learning_rate = 1e-3, .warmup_steps = warmup, .total_steps = total});
   };
   EXPECT_EQ(warning(0, 1), "");
   EXPECT_EQ(warning(3, 10), "");
@@ -171,6 +172,24 @@ TEST(WarnOfWarmupTest, WhenItIsAThirdOfTheRunOrMore) {
   options.warmup_steps = 100;
   EXPECT_THAT(warning(100, 10), HasSubstr("10 of 10 steps, so the learning rate never reaches its "
                                           "peak; lower warmup_steps, or train for more steps"));
+}
+
+TEST(WarnOfLowRatesTest, WhereNothingIsTrained) {
+  const auto warning = [](const Schedule& schedule) {
+    return WarnOfLowRates(TrainOptions(), schedule);
+  };
+  const char* const nothing = "the run trains nothing";
+  EXPECT_THAT(warning({.learning_rate = 0, .total_steps = 1000}),
+              AllOf(HasSubstr("learning_rate is 0"), HasSubstr(nothing)));
+  // The first step of a warm-up has a rate of 0.
+  for (const SchedulerType type :
+       {SchedulerType::kLinear, SchedulerType::kWarmupStableDecay, SchedulerType::kInverseSqrt}) {
+    EXPECT_THAT(warning({.type = type, .learning_rate = 1, .warmup_steps = 1, .total_steps = 1}),
+                HasSubstr(nothing));
+    EXPECT_THAT(warning({.type = type, .learning_rate = 1, .warmup_steps = 9, .total_steps = 2}),
+                Not(HasSubstr(nothing)));
+  }
+  EXPECT_EQ(warning({.learning_rate = 1, .total_steps = 1}), "");
 }
 
 TEST(WarnOfNoCheckpointTest, OfALongRunThatSavesOneAtItsEndAlone) {

@@ -91,6 +91,11 @@ TEST(GateVerdictTest, CallsLostWhatIsLargeAndNoChance) {
   // The same loss is allowed, or may be chance.
   EXPECT_FALSE(Judged({"", "acc", 1.0, 0.05, {}}, base, Counted(hits)).lost);
   EXPECT_FALSE(Judged({"", "acc", 0.1, 0.001, {}}, base, Counted(hits)).lost);
+  EXPECT_FALSE(verdict.by_chance);
+  verdict = Judged({"", "acc", 0.1, 0.01, {}}, base, Counted({1, 1, 1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_FALSE(verdict.lost);
+  EXPECT_TRUE(verdict.by_chance);
+  EXPECT_FALSE(Judged(task, base, base).by_chance);
   EXPECT_FALSE(Judged(task, base, base).lost);
 }
 

@@ -71,6 +71,10 @@ TEST_F(PreferenceEvalTest, PairsHaveTheFiguresOfTheRun) {
   });
 }
 
+TEST_F(PreferenceEvalTest, NoReferenceHasThem) {
+  ExpectSame([](TrainOptions& o) { o.preference.reference = "none"; }, "none");
+}
+
 TEST_F(PreferenceEvalTest, LossesWithoutAReferenceHaveThem) {
   ExpectSame([](TrainOptions& o) { o.preference.preference_loss = {"orpo"}; });
 }
@@ -147,6 +151,25 @@ TEST_F(PreferenceEvalTest, AccuracyOfTokensIsThatOfTheChosenAnswers) {
   options.dataset = {PreferenceGoldens() / "eval_pairs.jsonl"};
   options.preference.preference_loss = {"cpo"};
   EXPECT_NEAR(ValueOf(Evaluate(options, "").metrics, "mean_token_accuracy"), expected, 1e-12);
+}
+
+// Of two files together, the mean over the tokens of all their answers.
+TEST_F(PreferenceEvalTest, EntropyIsAMeanOverTokens) {
+  EvalOptions options;
+  options.preference.preference_loss = {"cpo"};
+  const auto evaluate = [&](std::vector<std::string> files) {
+    options.dataset = std::move(files);
+    return Evaluate(options, "");
+  };
+  const std::string pairs = PreferenceGoldens() / "pairs.jsonl";
+  const std::string held_out = PreferenceGoldens() / "eval_pairs.jsonl";
+  const EvalResult both = evaluate({pairs, held_out});
+  double sum = 0;
+  for (const std::string& file : {pairs, held_out}) {
+    const EvalResult one = evaluate({file});
+    sum += static_cast<double>(one.tokens) * ValueOf(one.metrics, "entropy");
+  }
+  EXPECT_NEAR(ValueOf(both.metrics, "entropy"), sum / static_cast<double>(both.tokens), 1e-5);
 }
 
 // Of a prompt that ends in a space, whose last token would be another one before the answer.

@@ -139,22 +139,22 @@ TEST_F(PreferenceReferenceTest, MayBeStoppedWhileTheReferenceIsMeasured) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(parts[i]["loss"], whole[i]["loss"]);
 }
 
-// What another model has measured is not used, and the run says so.
-TEST_F(PreferenceReferenceTest, ACacheOfAnotherModelIsMeasuredAnew) {
+// What was measured by another model, or of other data, is not used, and the run says so.
+TEST_F(PreferenceReferenceTest, ACacheOfAnotherModelOrOtherDataIsMeasuredAnew) {
   class Listens : public TrainObserver {
    public:
     void OnWarning(const std::string& text) override { said += text + "\n"; }
     std::string said;
   };
-  const auto resumed = [&](const std::string& kernels) {
+  const auto resumed = [&](const std::string& key) {
     TrainOptions options = Options("run");
     options.save_steps = 1;
     options.max_steps = 1;
     RunPreference(options);
     const fs::path file = folder_ / "run/reference_logps.json";
     Json cache = Json::parse(ReadTextFile(file));
-    if (!kernels.empty()) {
-      cache["model"]["kernels"] = kernels;
+    if (!key.empty()) {
+      cache["model"][key] = "abacus";
       for (Json& logps : cache["logps"]) logps = {-1.5, -2.5};
       WriteTextFile(file, cache.dump());
     }
@@ -168,12 +168,15 @@ TEST_F(PreferenceReferenceTest, ACacheOfAnotherModelIsMeasuredAnew) {
     return std::pair(observer.said, loss);
   };
   const auto [nothing, expected] = resumed("");
-  const auto [said, loss] = resumed("abacus");
   EXPECT_EQ(nothing, "");
-  EXPECT_THAT(said, testing::AllOf(testing::HasSubstr("reference_logps.json"),
-                                   testing::HasSubstr("measured anew: kernels"),
-                                   testing::HasSubstr("abacus")));
-  EXPECT_NEAR(loss, expected, 1e-5);
+  for (const auto& [key, what] :
+       {std::pair("kernels", "measured anew: kernels"),
+        {"dataset_fingerprint", "measured anew: the samples of dataset"}}) {
+    const auto [said, loss] = resumed(key);
+    EXPECT_THAT(
+        said, testing::AllOf(testing::HasSubstr("reference_logps.json"), testing::HasSubstr(what)));
+    EXPECT_NEAR(loss, expected, 1e-5);
+  }
 }
 
 TEST_F(PreferenceReferenceTest, ADamagedCacheIsRefused) {

@@ -150,6 +150,8 @@ TEST_F(PreferenceRefusalsTest, OptionsWithoutEffectAreRefused) {
     refused([&](O& o) { use(o, loss), o.label_smoothing_factor = 0.1; }, "label_smoothing_factor");
   }
   refused([&](O& o) { use(o, "orpo"), o.preference.reference = "base"; }, "reference");
+  refused([&](O& o) { use(o, "simpo"), o.preference.reference = "none"; }, "reference");
+  refused([&](O& o) { use(o, "kto"), o.preference.reference = "none"; }, "found none");
   refused([&](O& o) { o.preference.simpo_gamma = 0.5; }, "simpo_gamma");
   refused([&](O& o) { o.preference.desirable_weight = 2; }, "desirable_weight");
   refused([&](O& o) { use(o, "kto"), o.preference.ld_alpha = 0.5; }, "ld_alpha");

@@ -180,6 +180,18 @@ TEST_F(PreferenceRunTest, TheLogOddsOfOrpoAreLogged) {
   EXPECT_FALSE(RunPreference(options)[0].contains("log_odds_chosen"));
 }
 
+// DPO without a reference is CPO without -log p.
+TEST_F(PreferenceRunTest, NoReferenceIsLikeOneThatKnowsNothing) {
+  TrainOptions options = Options("run");
+  options.preference.reference = "none";
+  const std::vector<Json> dpo = RunPreference(options);
+  EXPECT_FALSE(fs::exists(folder_ / "run/reference_logps.json"));
+  options.preference = PreferenceFields();
+  options.preference.preference_loss = {"cpo"};
+  options.preference.cpo_alpha = 0;
+  ExpectNear(dpo, RunPreference(options), 1e-6);
+}
+
 TEST_F(PreferenceRunTest, TextsHaveTheTokensOfIds) {
   TrainOptions options = Options("run");
   const std::vector<Json> ids = RunPreference(options);

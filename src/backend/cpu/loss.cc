@@ -48,11 +48,18 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
     const float top = Cap(V, softcap, c);
     Sum sum;
     Sum below_top;  // of z - top, for label smoothing and the mean
+    Sum weighted;   // of exp(z - top) (z - top), for the entropy
     const bool adds = smoothing > 0 || !op.mean.empty();
+    const bool weighs = !op.entropy.empty();
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto below = hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top));
-      sum.Add(d, hn::Exp(d, below));
+      const auto e = hn::Exp(d, below);
+      sum.Add(d, e);
       if (adds) below_top.Add(d, below);
+      if (weighs) {
+        const auto term = hn::Mul(e, below);
+        weighted.Add(d, hn::IfThenElseZero(hn::Gt(e, hn::Zero(d)), term));  // 0 log 0 is 0
+      }
     });
     const float mean_below = below_top.Total() / static_cast<float>(V);
     const float log_sum = std::log(sum.Total());
@@ -64,6 +71,8 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
     }
     op.logprob.Row<float>(0)[n] = logprob;
     if (!op.mean.empty()) op.mean.Row<float>(0)[n] = top + mean_below;
+    // -sum p log p with log p = z - top - log_sum.
+    if (weighs) op.entropy.Row<float>(0)[n] = log_sum - weighted.Total() / sum.Total();
     if (!op.hit.empty()) op.hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
     if (op.row_scale.empty()) continue;
     const float scale = op.row_scale.Row<float>(0)[n];

@@ -18,15 +18,12 @@
 namespace qlora {
 namespace {
 
-// Says of decisions what temperatures are fitted to.
-std::string NoteCalibration(const RunData& data) {
-  if (data.train.layout().kind != PromptLayout::Kind::kDecision) return "";
-  if (!data.calibration) {
-    return "no temperatures are fitted after training: name data for them with "
-           "calibration_dataset, hold some out with calibration_size, or run qlora calibrate";
-  }
-  return fmt::format("temperatures are fitted to {} questions that are not trained on",
-                     data.calibration->report().supervised);
+// Says of decisions that no temperatures are fitted.
+std::string WarnOfNoCalibration(const RunData& data) {
+  const bool decides = data.train.layout().kind == PromptLayout::Kind::kDecision;
+  if (!decides || data.calibration) return "";
+  return "no temperatures are fitted after training: name data for them with "
+         "calibration_dataset, hold some out with calibration_size, or run qlora calibrate";
 }
 
 std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
@@ -45,7 +42,7 @@ std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
     notes.push_back(WarnOfLostRecords(*data.report.held_out, "evaluation records"));
   }
   notes.push_back(WarnOfLostRecords(data.report.train));
-  notes.push_back(NoteCalibration(data));
+  notes.push_back(WarnOfNoCalibration(data));
   notes.push_back(WarnOfLostText(data.train, data.tokenizer));
   return notes;
 }

@@ -179,7 +179,7 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   if (fit.memory.shortage.empty()) CheckAdapters(options, base.config);
   fit.notes = {WarnOfHighRate(options),
                NoteOfReference(options),
-               WarnOfWarmup(options, schedule),
+               WarnOfLowRates(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
                WarnOfFewSteps(options, start, stream, schedule.total_steps),
                CheckResumedOptions(options, start, base, data),
