@@ -30,8 +30,8 @@ void MultiplyAdd() {
   for (auto& sum : sums) asm volatile("" : : "w"(sum.raw));
 }
 
-constexpr PeakLoop kLoops[] = {{"fmla 4s", "f32", 8, std::int64_t{kChains} * kRounds,
-                                [] { return true; }, MultiplyAdd}};
+constexpr PeakLoop kLoops[] = {
+    {"fmla 4s", "f32", 8, std::int64_t{kChains} * kRounds, [] { return true; }, MultiplyAdd}};
 
 }  // namespace
 

@@ -147,8 +147,8 @@ void Int8Tiles() {
 enum Register { kEax, kEbx, kEcx, kEdx };
 bool HasFeature(unsigned subleaf, Register which, int bit) {
   std::array<unsigned, 4> values = {};
-  if (__get_cpuid_count(7, subleaf, &values[kEax], &values[kEbx], &values[kEcx],
-                        &values[kEdx]) == 0) {
+  if (__get_cpuid_count(7, subleaf, &values[kEax], &values[kEbx], &values[kEcx], &values[kEdx]) ==
+      0) {
     return false;
   }
   return (values[which] >> bit & 1) != 0;
