@@ -146,7 +146,7 @@ std::string RowText(const ordered_json& row) {
   const auto all = row["all_layers"].get<std::int64_t>();
   const char* about = layers < all ? "~" : "";
   const std::string part = layers < all ? fmt::format(", {} of {} layers", layers, all) : "";
-  return fmt::format("| {}{} | {} | {} | {}{:.0f} | {:.0f} % | {:.0f} | {}{} |\n",
+  return fmt::format("| {}{} | {} | {} | {}{:.1f} | {:.0f} % | {:.0f} | {}{} |\n",
                      row["model"].get<std::string>(), part, row["weights"].get<std::string>(),
                      row["compute_dtype"].get<std::string>(), about,
                      row["tokens_per_second"].get<double>(), 100 * row["limit_share"].get<double>(),
