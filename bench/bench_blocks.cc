@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "base/stopwatch.h"
 #include "ggml/block_format.h"
 #include "ggml/decode.h"
 #include "ggml/encode.h"
@@ -54,14 +53,14 @@ std::vector<float> RandomWeights(Context& context, bool student) {
 }
 
 // Encodes all rows. Returns the relative root mean square error; seconds: of encoding.
-double Round(Context& context, BlockFormat format, const std::vector<float>& values,
+double Round(Context& context, Clock clock, BlockFormat format, const std::vector<float>& values,
              double& seconds) {
   const BlockFormatInfo& info = InfoOf(format);
   const std::int64_t row_blocks = kCols / info.values;
   const std::int64_t row_bytes = row_blocks * info.bytes;
   std::vector<std::byte> blocks(kRows * row_bytes);
   std::vector<std::int64_t> bad(kRows);
-  const Stopwatch watch;
+  const Timer watch(clock);
   context.ParallelFor(kRows, [&](std::int64_t r, int) {
     bad[r] = EncodeBlocks(format, values.data() + r * kCols, row_blocks, nullptr,
                           blocks.data() + r * row_bytes);
@@ -82,13 +81,13 @@ double Round(Context& context, BlockFormat format, const std::vector<float>& val
 
 }  // namespace
 
-std::vector<BenchRow> BenchBlocks(Context& context) {
+std::vector<BenchRow> BenchBlocks(Context& context, Clock clock) {
   RowList rows(fmt::format("{}x{}", kRows, kCols), DType::kF32, context.threads());
   for (const bool student : {false, true}) {
     const std::vector<float> values = RandomWeights(context, student);
     for (const GgmlError& ggml : kGgml) {
       double seconds = 0;
-      const double error = Round(context, ggml.format, values, seconds);
+      const double error = Round(context, clock, ggml.format, values, seconds);
       rows.Add(fmt::format("{} {}", student ? "t" : "normal", InfoOf(ggml.format).name), seconds,
                error, "rel. rms", student ? ggml.student : ggml.normal, "error of llama.cpp");
     }

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "backend/backend_factory.h"
-#include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
 #include "bench/bench_weights.h"
@@ -20,8 +19,8 @@ namespace {
 
 constexpr int kRounds = 3;
 
-double SecondsOf(const std::function<void()>& run) {
-  const Stopwatch watch;
+double SecondsOf(Clock clock, const std::function<void()>& run) {
+  const Timer watch(clock);
   run();
   return watch.seconds();
 }
@@ -66,7 +65,7 @@ EngineRequest RequestOf(const DecodeBenchOptions& options, std::int64_t sequence
 // Returns the fastest of the rounds, each of which is the prompts of all sequences and new_tokens
 // tokens of each. The bandwidth is measured in turn with them. decoder: for all positions of a
 // round.
-DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decoder,
+DecodeSeconds TimeDecode(Clock clock, const DecodeBenchOptions& options, const Decoder& decoder,
                          const Adapters& adapters, Bandwidth& bandwidth) {
   // The slots are planned for all positions, as `generate` plans them.
   const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
@@ -84,7 +83,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
     }
     std::set<RequestId> begun;
     std::int64_t left = options.sequences * (options.new_tokens + 1);
-    const double prefill_seconds = SecondsOf([&] {
+    const double prefill_seconds = SecondsOf(clock, [&] {
       while (std::ssize(begun) < options.sequences) {
         for (const EngineToken& token : engine.Step()) {
           begun.insert(token.request);
@@ -92,7 +91,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
         }
       }
     });
-    const double decode_seconds = SecondsOf([&] {
+    const double decode_seconds = SecondsOf(clock, [&] {
       while (!engine.is_idle()) engine.Step();
     });
     bandwidth.Measure();
@@ -113,7 +112,8 @@ void DecodeBenchOptions::Declare(OptionTable& table) {
   table.Add("adapters", &adapters, "adapters of the texts, in turn; 0: none");
 }
 
-std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
+std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
+                                  const DecodeBenchOptions& options) {
   const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
@@ -129,10 +129,10 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
       used.push_back(
           &adapters.emplace_back(RandomAdapter(options.model, config, backend->memory())));
     }
-    Bandwidth bandwidth(context);
-    const DecodeSeconds best = TimeDecode(options, decoder, used, bandwidth);
+    Bandwidth bandwidth(context, clock);
+    const DecodeSeconds best = TimeDecode(clock, options, decoder, used, bandwidth);
 
-    const Limit peak = MeasureFlops(context, precision.activation);
+    const Limit peak = MeasureFlops(context, precision.activation, clock);
     const Limit& read = bandwidth.limit();
     const double bytes = BytesOfToken(options, config, precision, model);
     const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);

@@ -26,7 +26,7 @@ struct DecodeBenchOptions {
 // multiply-adds, and decoding compared with the time that reading takes at the bandwidth measured
 // in this run: linears and output head, once for all sequences, and keys and values of the
 // positions before, or with the peak of multiply-adds, whichever is slower.
-std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options);
+std::vector<BenchRow> BenchDecode(Context& context, Clock clock, const DecodeBenchOptions& options);
 
 }  // namespace qlora::bench
 

@@ -18,9 +18,9 @@
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_gemm_ggml.h"
-#include "bench/bench_peak.h"
 #include "bench/bench_weights.h"
 #include "ggml/encode.h"
+#include "machine/peak.h"
 #include "machine/simd_target.h"
 #include "model/shared_options.h"
 #include "qlora/nf4.h"
@@ -172,7 +172,9 @@ class ProductLimits {
       runs.push_back([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
     } else {
       runs.push_back([this] { ReadAll(context_, memory_); });
-      runs.push_back([this] { peak_flops_ = MultiplyAdd(context_, compute_); });
+      runs.push_back([this] {
+        peak_flops_ = RunPeakLoop(context_, PeakLoopOf(ActiveSimdTarget(), compute_));
+      });
     }
   }
 
@@ -227,8 +229,9 @@ std::vector<std::int64_t> ParseSizes(const std::string& key, const std::string& 
 
 class Bench {
  public:
-  Bench(Context& context, const BenchGemmOptions& options)
+  Bench(Context& context, Clock clock, const BenchGemmOptions& options)
       : context_(context),
+        clock_(clock),
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
         compute_(ParsePrecision(options.compute_dtype, *BackendFactory::Of("cpu")).activation),
@@ -342,7 +345,7 @@ class Bench {
     ProductLimits limits(context_, shape, compute_, {memory_.data(), memory_.bytes()});
     limits.AddRuns(calls, runs);
     // Limits and measurements in turn, in one run: a clock that is lowered meets both.
-    const std::vector<double> seconds = BestSeconds(repetitions_, runs);
+    const std::vector<double> seconds = BestSeconds(clock_, repetitions_, runs);
     for (std::size_t i = 0; i < measured.size(); ++i) {
       const double plain = seconds[2 * i] / calls;
       BenchRow row = {.op = fmt::format("{} {}", format_, measured[i].name),
@@ -379,6 +382,7 @@ class Bench {
   }
 
   Context& context_;
+  const Clock clock_;
   const int repetitions_;
   const std::int64_t lora_r_;
   const DType compute_;
@@ -401,11 +405,12 @@ void BenchGemmOptions::Declare(OptionTable& table) {
   table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }
 
-std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options) {
+std::vector<BenchRow> BenchNf4Matmul(Context& context, Clock clock,
+                                     const BenchGemmOptions& options) {
   std::vector<std::vector<std::int64_t>> shapes;
   for (const std::string& shape : options.shapes) shapes.push_back(ParseSizes("shapes", shape, 2));
   std::vector<BenchRow> rows;
-  Bench bench(context, options);
+  Bench bench(context, clock, options);
   for (const std::string& format : options.weight_formats) {
     for (const std::vector<std::int64_t>& shape : shapes) {
       bench.Run(format, shape[0], shape[1], &rows);

@@ -36,7 +36,8 @@ struct BenchGemmOptions {
 // turn from enough copies to leave the caches. With options.ggml, its product with the same blocks
 // follows y = x W^T, measured in turn. Errors: InvalidInput for shapes and rows that are not
 // numbers, and for a folder without a ggml that works here.
-std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options);
+std::vector<BenchRow> BenchNf4Matmul(Context& context, Clock clock,
+                                     const BenchGemmOptions& options);
 
 }  // namespace qlora::bench
 

@@ -2,23 +2,29 @@
 
 #include <algorithm>
 
-#include "base/stopwatch.h"
 #include "bench/bench_bandwidth.h"
-#include "bench/bench_peak.h"
 #include "bench/bench_row.h"
+#include "machine/peak.h"
+#include "machine/simd_target.h"
 
 namespace qlora::bench {
 
-Limit MeasureFlops(Context& context, DType compute) {
-  return {MeasurePeakFlops(context, compute), "peak multiply-adds"};
+Limit MeasureFlops(Context& context, DType compute, Clock clock) {
+  constexpr int kRuns = 16;
+  const PeakLoop& loop = PeakLoopOf(ActiveSimdTarget(), compute);
+  double flops = 0;
+  const std::vector<std::function<void()>> runs = {[&] { flops = RunPeakLoop(context, loop); }};
+  const double seconds = BestSeconds(clock, kRuns, runs).front();
+  return {flops / seconds, "peak multiply-adds"};
 }
 
-Bandwidth::Bandwidth(Context& context) : context_(context), memory_(kBeyondCaches) {
+Bandwidth::Bandwidth(Context& context, Clock clock)
+    : context_(context), clock_(clock), memory_(kBeyondCaches) {
   std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});  // pages of zeros are not read
 }
 
 void Bandwidth::Measure() {
-  const Stopwatch watch;
+  const Timer watch(clock_);
   ReadAll(context_, {memory_.data(), memory_.bytes()});
   limit_.value = std::max(limit_.value, static_cast<double>(memory_.bytes()) / watch.seconds());
 }

@@ -3,6 +3,7 @@
 #define QLORA_BENCH_BENCH_LIMITS_H_
 
 #include "base/arena.h"
+#include "bench/bench_clock.h"
 #include "qlora/context.h"
 #include "qlora/tensor.h"
 
@@ -13,20 +14,21 @@ struct Limit {
   const char* kind = "";
 };
 
-// Multiply-adds from registers: no library product has a speed that would be a limit for ours, and
-// registers have no memory to wait for.
-Limit MeasureFlops(Context& context, DType compute);
+// Multiply-adds from registers (machine/peak.h): no library product has a speed that would be a
+// limit for ours, and registers have no memory to wait for.
+Limit MeasureFlops(Context& context, DType compute, Clock clock);
 
 // Reading of memory.
 class Bandwidth {
  public:
-  explicit Bandwidth(Context& context);
+  Bandwidth(Context& context, Clock clock);
   // Measures once more; the best counts.
   void Measure();
   const Limit& limit() const { return limit_; }
 
  private:
   Context& context_;
+  Clock clock_;
   Arena memory_;
   Limit limit_ = {.kind = "read bandwidth"};
 };

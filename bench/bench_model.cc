@@ -96,7 +96,6 @@ DecoderConfig ConfigOfKnown(const ModelBenchOptions& options, std::int64_t max_p
     c = ParseDecoderConfig(*json, name);
   }
   c.max_position_embeddings = max_positions;
-  c.tie_word_embeddings = false;  // RandomModel has two matrices
   return c;
 }
 

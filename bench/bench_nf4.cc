@@ -64,8 +64,9 @@ struct Operation {
 // The matrices of one size, and the operations on them.
 class SizeBench {
  public:
-  SizeBench(Context& context, const BenchNf4Options& options, std::int64_t size)
+  SizeBench(Context& context, Clock clock, const BenchNf4Options& options, std::int64_t size)
       : context_(context),
+        clock_(clock),
         options_(options),
         size_(size),
         memory_f32_(static_cast<std::size_t>(size * size) * 4),
@@ -91,8 +92,9 @@ class SizeBench {
     // The search, the last of them, takes longer than all others, and is limited by arithmetic,
     // which others on the machine disturb less than memory: a few rounds are enough.
     const std::span<const std::function<void()>> all = runs;
-    std::vector<double> seconds = BestSeconds(options_.repetitions, all.first(all.size() - 1));
-    seconds.push_back(BestSeconds(2, all.last(1)).front());
+    std::vector<double> seconds =
+        BestSeconds(clock_, options_.repetitions, all.first(all.size() - 1));
+    seconds.push_back(BestSeconds(clock_, 2, all.last(1)).front());
 
     const std::string shape = fmt::format("{}x{}", size_, size_);
     const int threads = context_.threads();
@@ -168,6 +170,7 @@ class SizeBench {
   }
 
   Context& context_;
+  Clock clock_;
   const BenchNf4Options& options_;
   std::int64_t size_;
   Arena memory_f32_;
@@ -184,10 +187,12 @@ class SizeBench {
 
 }  // namespace
 
-std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options) {
+std::vector<BenchRow> BenchNf4(Context& context, Clock clock, const BenchNf4Options& options) {
   std::vector<BenchRow> rows;
   // Sizes below and beyond the caches have different limits.
-  for (const std::int64_t size : options.sizes) SizeBench(context, options, size).Run(&rows);
+  for (const std::int64_t size : options.sizes) {
+    SizeBench(context, clock, options, size).Run(&rows);
+  }
   return rows;
 }
 

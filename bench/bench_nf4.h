@@ -21,7 +21,7 @@ struct BenchNf4Options {
 // times) against the copy bandwidth of that proportion for the bytes that it moves, because memory
 // takes fewer writes than reads; quantize from f32 and bf16 against the read bandwidth for its
 // input; scale search. Needs memory for three float32 matrices.
-std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options = {});
+std::vector<BenchRow> BenchNf4(Context& context, Clock clock, const BenchNf4Options& options = {});
 
 }  // namespace qlora::bench
 

@@ -1,124 +1,64 @@
 #include "bench/bench_peak.h"
 
-#include <immintrin.h>
+#include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-#include <vector>
+#include <cstdint>
+#include <functional>
 
-#include "base/stopwatch.h"
-#include "machine/simd_target.h"
+#include "machine/peak.h"
 
 namespace qlora::bench {
 namespace {
 
-constexpr int kIterations = 1 << 20;
-// Independent chains: more than 2 ports x 6 cycles of latency, the most of any of these processors
-// (vdpbf16ps of Zen 5). With one operand they fit 32 registers; AVX2 and scalars have 16, and
-// latencies of 4 and 5.
-constexpr int kChains = 24;
-constexpr int kFewChains = 12;
+constexpr int kRuns = 32;
+constexpr std::int64_t kAdditions = std::int64_t{1} << 20;
 
-// Each loop keeps its operands in registers and returns its FLOPs; `sink` keeps the result alive.
-__attribute__((target("avx512f,avx512bf16"))) double LoopBf16(float* sink) {
-  __m512 sums[kChains];
-  for (__m512& sum : sums) sum = _mm512_setzero_ps();
-  const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80);  // pairs of 1.0
-  for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 24
-    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, x, x);
+// Additions of registers, each of which waits for the one before it: one cycle each on every
+// processor that we know.
+void AddInTurn() {
+  constexpr int kUnrolled = 64;
+  std::uint64_t sum = 0;
+  std::uint64_t addend = 1;
+  // The compiler must not know the values, or it would compute the sum itself.
+  asm volatile("" : "+r"(addend));
+  for (std::int64_t i = 0; i < kAdditions; i += kUnrolled) {
+#pragma GCC unroll 64
+    for (int k = 0; k < kUnrolled; ++k) {
+      sum += addend;
+      asm volatile("" : "+r"(sum));
+    }
   }
-  __m512 total = sums[0];
-  for (int c = 1; c < kChains; ++c) total = _mm512_add_ps(total, sums[c]);
-  float lanes[16];
-  _mm512_storeu_ps(lanes, total);
-  *sink = lanes[0];
-  return 64.0 * kChains * kIterations;  // 32 multiply-adds
-}
-
-__attribute__((target("avx512f"))) double LoopAvx512(float* sink) {
-  __m512 sums[kChains];
-  for (__m512& sum : sums) sum = _mm512_setzero_ps();
-  const __m512 x = _mm512_set1_ps(1.0f);
-  for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 24
-    for (__m512& sum : sums) sum = _mm512_fmadd_ps(x, x, sum);
-  }
-  __m512 total = sums[0];
-  for (int c = 1; c < kChains; ++c) total = _mm512_add_ps(total, sums[c]);
-  float lanes[16];
-  _mm512_storeu_ps(lanes, total);
-  *sink = lanes[0];
-  // 16 lanes, a product and a sum each.
-  return 32.0 * kChains * kIterations;
-}
-
-__attribute__((target("avx2,fma"))) double LoopAvx2(float* sink) {
-  __m256 sums[kFewChains];
-  for (__m256& sum : sums) sum = _mm256_setzero_ps();
-  const __m256 x = _mm256_set1_ps(1.0f);
-  for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 12
-    for (__m256& sum : sums) sum = _mm256_fmadd_ps(x, x, sum);
-  }
-  __m256 total = sums[0];
-  for (int c = 1; c < kFewChains; ++c) total = _mm256_add_ps(total, sums[c]);
-  float lanes[8];
-  _mm256_storeu_ps(lanes, total);
-  *sink = lanes[0];
-  // 8 lanes.
-  return 16.0 * kFewChains * kIterations;
-}
-
-double LoopScalar(float* sink) {
-  // The compiler must not know the value, or it would compute the sums itself.
-  volatile float one = 1.0f;
-  const float x = one;
-  float sums[kFewChains] = {};
-  for (int i = 0; i < kIterations; ++i) {
-#pragma GCC unroll 12
-    for (float& sum : sums) sum += x * x;
-  }
-  for (const float sum : sums) *sink += sum;
-  return 2.0 * kFewChains * kIterations;
-}
-
-double Loop(SimdTarget target, DType dtype, float* sink) {
-  switch (target) {
-    case SimdTarget::kAvx512Bf16:
-      return dtype == DType::kBF16 ? LoopBf16(sink) : LoopAvx512(sink);
-    case SimdTarget::kAvx512:
-      return LoopAvx512(sink);
-    case SimdTarget::kAvx2:
-      return LoopAvx2(sink);
-    case SimdTarget::kScalar:
-      return LoopScalar(sink);
-  }
-  return 0;
 }
 
 }  // namespace
 
-double MultiplyAdd(Context& context, DType dtype) {
-  const SimdTarget target = ActiveSimdTarget();
-  std::vector<double> flops(context.threads());
-  // 64 bytes apart: threads that write to one cache line wait for each other.
-  std::vector<float> sinks(flops.size() * 16);
-  context.ParallelFor(context.threads(), [&](std::int64_t i, int) {
-    flops[i] = Loop(target, dtype, &sinks[static_cast<std::size_t>(i) * 16]);
-  });
-  return std::accumulate(flops.begin(), flops.end(), 0.0);
-}
-
-double MeasurePeakFlops(Context& context, DType dtype) {
-  double best = 0;
-  // Takes the best repetition: a peak is undisturbed.
-  for (int repetition = 0; repetition < 8; ++repetition) {
-    const Stopwatch watch;
-    const double flops = MultiplyAdd(context, dtype);
-    best = std::max(best, flops / watch.seconds());
+std::vector<BenchRow> BenchPeak(Context& context, Clock clock) {
+  std::vector<BenchRow> rows;
+  for (const PeakLoop& loop : PeakLoops()) {
+    if (!loop.is_there()) continue;
+    double operations = 0;
+    const auto on_all_threads = [&] {
+      context.ParallelFor(context.threads(), [](std::int64_t, int) { AddInTurn(); });
+    };
+    const std::vector<std::function<void()>> runs = {
+        [&] { operations = RunPeakLoop(context, loop); }, on_all_threads};
+    const std::vector<double> seconds = BestSeconds(clock, kRuns, runs);
+    const double cycle = seconds[1] / static_cast<double>(kAdditions);
+    BenchRow row = {.op = loop.instruction,
+                    .shape = "registers",
+                    .dtype = loop.operands,
+                    .threads = context.threads(),
+                    .seconds = seconds[0],
+                    .value = operations / seconds[0] / 1e9,
+                    .unit = "GOP/s",
+                    .limit_kind = {}};
+    rows.push_back(row);
+    row.op += ", each";
+    row.value = seconds[0] / static_cast<double>(loop.instructions) / cycle;
+    row.unit = fmt::format("cycles of {:.2f} ns", cycle * 1e9);
+    rows.push_back(row);
   }
-  return best;
+  return rows;
 }
 
 }  // namespace qlora::bench

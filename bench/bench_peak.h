@@ -1,19 +1,20 @@
-// The arithmetic limit of this machine.
+// `qlora-bench peak`: the arithmetic limit of each instruction set of this machine.
 #ifndef QLORA_BENCH_BENCH_PEAK_H_
 #define QLORA_BENCH_BENCH_PEAK_H_
 
+#include <vector>
+
+#include "bench/bench_clock.h"
+#include "bench/bench_row.h"
 #include "qlora/context.h"
-#include "qlora/tensor.h"
 
 namespace qlora::bench {
 
-// Runs a few milliseconds of multiply-adds from registers on all threads of the context, with
-// operands of `dtype`: kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere as kF32),
-// under the instruction set in use (machine/simd_target.h). Returns the FLOPs.
-double MultiplyAdd(Context& context, DType dtype);
-
-// Returns the FLOP/s of the best of several such runs.
-double MeasurePeakFlops(Context& context, DType dtype);
+// Two rows for each loop of machine/peak.h whose instruction is here: operations a second of all
+// threads, and the cycles from one instruction to the next of a thread. A cycle is what an addition
+// takes that waits for the one before it, measured in turn: the clock of wide vectors and of tiles
+// may be slower than that of additions, which then counts as more cycles.
+std::vector<BenchRow> BenchPeak(Context& context, Clock clock);
 
 }  // namespace qlora::bench
 

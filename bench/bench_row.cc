@@ -6,11 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/stopwatch.h"
-
 namespace qlora::bench {
 
-std::string ToJson(std::span<const BenchRow> rows) {
+std::string ToJson(std::span<const BenchRow> rows, Clock clock) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const BenchRow& row : rows) {
     // Scripts compare ratios between commits: keys are part of the interface.
@@ -25,11 +23,12 @@ std::string ToJson(std::span<const BenchRow> rows) {
                        {"limit_kind", row.limit_kind},
                        {"ratio", row.ratio}});
   }
-  // An object, not a list: keys about the run can be added later.
-  return nlohmann::ordered_json{{"results", std::move(results)}}.dump(2);
+  return nlohmann::ordered_json{{"clock", clock == Clock::kCpu ? "cpu" : "wall"},
+                                {"results", std::move(results)}}
+      .dump(2);
 }
 
-std::string ToText(std::span<const BenchRow> rows) {
+std::string ToText(std::span<const BenchRow> rows, Clock clock) {
   std::string out = fmt::format("{:<34} {:<12} {:<5} {:>7} {:>10} {:>9} {:<8} {:>9} {:>6}  {}\n",
                                 "operation", "shape", "dtype", "threads", "ms", "value", "unit",
                                 "limit", "ratio", "limited by");
@@ -42,16 +41,18 @@ std::string ToText(std::span<const BenchRow> rows) {
     }
     out += '\n';
   }
+  if (clock == Clock::kCpu) out += "clock: processor time of the one thread\n";
   return out;
 }
 
-std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions) {
+std::vector<double> BestSeconds(Clock clock, int repetitions,
+                                std::span<const std::function<void()>> functions) {
   std::vector<double> best(functions.size(), std::numeric_limits<double>::infinity());
   // Round 0 warms up caches, pages and clocks. The best of the other rounds was disturbed least; a
   // mean would also measure the other work of the machine.
   for (int round = 0; round <= repetitions; ++round) {
     for (std::size_t i = 0; i < functions.size(); ++i) {
-      const Stopwatch watch;
+      const Timer watch(clock);
       functions[i]();
       if (round > 0) best[i] = std::min(best[i], watch.seconds());
     }

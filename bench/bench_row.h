@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/bench_clock.h"
 #include "qlora/tensor.h"
 
 namespace qlora::bench {
@@ -52,16 +53,18 @@ class RowList {
   std::vector<BenchRow> rows_;
 };
 
-// Returns {"results": [{"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
-// "limit_kind", "ratio"}, ...]}, indented by two.
-std::string ToJson(std::span<const BenchRow> rows);
+// Returns {"clock": "wall" or "cpu", "results": [{"op", "shape", "dtype", "threads", "seconds",
+// "value", "unit", "limit", "limit_kind", "ratio"}, ...]}, indented by two.
+std::string ToJson(std::span<const BenchRow> rows, Clock clock);
 
-// Returns a table for people, one row a line, with a heading.
-std::string ToText(std::span<const BenchRow> rows);
+// Returns a table for people, one row a line, with a heading, and a line about the clock unless it
+// is kWall.
+std::string ToText(std::span<const BenchRow> rows, Clock clock);
 
 // Seconds of the fastest of the repetitions, for each of the given functions. They run in turn, so
 // that a disturbance of the machine meets all of them; the first round only warms up.
-std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions);
+std::vector<double> BestSeconds(Clock clock, int repetitions,
+                                std::span<const std::function<void()>> functions);
 
 }  // namespace qlora::bench
 

@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/printable.h"
-#include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_objective.h"
 #include "bench/bench_weights.h"
@@ -39,6 +38,12 @@ ActivationNeeds NeedsOf(const StepBenchOptions& options, const DecoderConfig& co
           .train_unfolded = batch.unfolded_rows()};
 }
 
+double FlopsOf(const DecoderConfig& config, const LoraAdapter& adapter, const Batch& batch,
+               const ActivationNeeds& needs) {
+  return StepFlops(config, adapter, batch.rows(), batch.supervised(), MeanLength(batch),
+                   needs.recompute);
+}
+
 struct StepTimes {
   std::vector<double> timed;           // seconds of each timed step, the fastest first
   std::vector<double> losses;          // of all steps, from the first warmup step
@@ -51,10 +56,10 @@ struct StepTimes {
 // A model of one format in training for an objective. The backend must outlive it.
 class TrainedModel {
  public:
-  TrainedModel(Context& context, const StepBenchOptions& options, const std::string& format,
-               const BenchObjective& objective, const DecoderConfig& config,
-               const Precision& precision, Backend& backend)
-      : backend_(backend),
+  TrainedModel(Context& context, Clock clock, const StepBenchOptions& options,
+               const std::string& format, const BenchObjective& objective,
+               const DecoderConfig& config, const Precision& precision, Backend& backend)
+      : backend_(backend, clock),
         objective_(objective),
         adapter_(RandomAdapter(options.model, config, backend.memory())),
         needs_(NeedsOf(options, config, objective.batch)),
@@ -117,7 +122,7 @@ class TrainedModel {
 };
 
 // Returns the times of each model; they step in turn.
-std::vector<StepTimes> TimeSteps(const StepBenchOptions& options,
+std::vector<StepTimes> TimeSteps(Clock clock, const StepBenchOptions& options,
                                  std::span<const std::unique_ptr<TrainedModel>> models) {
   std::vector<StepTimes> all(models.size());
   const std::int64_t steps = options.warmup_steps + options.steps;
@@ -125,7 +130,7 @@ std::vector<StepTimes> TimeSteps(const StepBenchOptions& options,
     for (std::size_t i = 0; i < models.size(); ++i) {
       StepTimes& times = all[i];
       models[i]->backend().Reset();
-      const Stopwatch watch;
+      const Timer watch(clock);
       const double loss = models[i]->Step(s);
       const double seconds = watch.seconds();
       // Reported, since a change that makes steps faster must not change them.
@@ -189,7 +194,7 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
 
-std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
+std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
@@ -205,19 +210,18 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
                                     options.max_length, options.recompute);
     if (options.objectives.size() > 1) shape += " " + name;
     for (const std::string& format : formats) {
-      models.push_back(std::make_unique<TrainedModel>(context, options, format, objective, config,
-                                                      precision, *inner));
+      models.push_back(std::make_unique<TrainedModel>(context, clock, options, format, objective,
+                                                      config, precision, *inner));
       shapes.push_back(options.model.ShapeOf(shape, format));
     }
   }
-  const std::vector<StepTimes> times = TimeSteps(options, models);
+  const std::vector<StepTimes> times = TimeSteps(clock, options, models);
   const auto used = static_cast<double>(PeakResidentBytes());
-  const Limit peak = MeasureFlops(context, precision.activation);
+  const Limit peak = MeasureFlops(context, precision.activation, clock);
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < models.size(); ++i) {
     const Batch& batch = models[i]->objective().batch;
-    const double flops = StepFlops(config, models[i]->adapter(), batch.rows(), batch.supervised(),
-                                   MeanLength(batch), models[i]->needs().recompute.front());
+    const double flops = FlopsOf(config, models[i]->adapter(), batch, models[i]->needs());
     RowList rows(shapes[i], precision.activation, context.threads());
     AddSpeed(options, times[i], flops, static_cast<double>(batch.rows()), peak, rows);
     AddShares(times[i], rows);
@@ -228,6 +232,27 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     std::ranges::move(rows.Take(), std::back_inserter(all));
   }
   return all;
+}
+
+StepNeeds NeedsOfStep(Context& context, const StepBenchOptions& options) {
+  const DecoderConfig config = ConfigOf(options.model, options.max_length);
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
+  const LoraAdapter adapter = RandomAdapter(options.model, config, backend->memory());
+  const BenchObjective objective =
+      BenchObjectiveOf(options.objectives.front(), config, options.per_device_train_batch_size,
+                       options.max_length, options.share_prefix);
+  const ActivationNeeds needs = NeedsOf(options, config, objective.batch);
+  std::size_t bytes = RandomModel::Bytes(context, *backend, config, options.model.Formats().front(),
+                                         WeightUse::kTraining);
+  bytes += adapter.bytes() + BytesOf(precision.wide, adapter.parameters().cols) +
+           Optimizer::Bytes(ParseOptimizer(options.optim), adapter, backend->memory());
+  for (const std::size_t of_pass : BytesOfPasses(config, adapter, precision, needs)) {
+    bytes += of_pass;
+  }
+  return {.flops = FlopsOf(config, adapter, objective.batch, needs),
+          .bytes = static_cast<double>(bytes)};
 }
 
 }  // namespace qlora::bench

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bench_clock.h"
 #include "bench/bench_model.h"
 #include "bench/bench_row.h"
 #include "qlora/context.h"
@@ -31,7 +32,17 @@ struct StepBenchOptions {
 // ratio of FLOP/s to the measured peak, tokens/s of the median step, the loss of the first step and
 // of step 20 or the last, and the share of the step that each kind of op takes. With one model also
 // peak memory.
-std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
+std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOptions& options);
+
+// What a step needs, without the parts of the process that are the same for any number of layers.
+struct StepNeeds {
+  double flops = 0;
+  double bytes = 0;  // of weights, adapter, gradients, moments and activations
+};
+
+// The needs of a step of the first of options.objectives and of the model's formats; nothing is
+// computed.
+StepNeeds NeedsOfStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench
 

@@ -40,7 +40,8 @@ void TokenizerBenchOptions::Declare(OptionTable& table) {
   table.Add("text_file", &text_file, "tokenizer: text to encode, some megabytes of it");
 }
 
-std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::path& tokenizer_dir,
+std::vector<BenchRow> BenchTokenizer(Context& context, Clock clock,
+                                     const std::filesystem::path& tokenizer_dir,
                                      const std::string& text_file) {
   const Tokenizer tokenizer = Tokenizer::Load(tokenizer_dir);
   const std::string text = ReadTextFile(text_file);
@@ -58,7 +59,7 @@ std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::pa
         for (const auto& some : ids) tokenizer.Decode(some);
       },
   };
-  const std::vector<double> seconds = BestSeconds(kRepetitions, runs);
+  const std::vector<double> seconds = BestSeconds(clock, kRepetitions, runs);
   const std::string shape = fmt::format("vocabulary {}", tokenizer.vocab_size());
   const auto row = [&](const char* op, int threads, double best) {
     BenchRow result;

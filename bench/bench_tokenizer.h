@@ -22,7 +22,8 @@ struct TokenizerBenchOptions {
 // Rows: encoding the text line by line on all threads and on one, and decoding the ids on one. The
 // shape is the size of the vocabulary. No limit of the machine applies: words that were
 // seen before come from a table, so that the text decides. Errors: InvalidInput.
-std::vector<BenchRow> BenchTokenizer(Context& context, const std::filesystem::path& tokenizer_dir,
+std::vector<BenchRow> BenchTokenizer(Context& context, Clock clock,
+                                     const std::filesystem::path& tokenizer_dir,
                                      const std::string& text_file);
 
 }  // namespace qlora::bench

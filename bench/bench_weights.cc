@@ -44,7 +44,7 @@ std::string FormatOf(const DecoderConfig& config, std::string_view path,
   return format == "nf4" && IsJoinedExpert(config, path) ? "MXFP4" : format;
 }
 
-RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
+RandomModel::RandomModel(Counted, Context& context, Backend& backend, const DecoderConfig& config,
                          const std::string& format, WeightUse use)
     : context_(context),
       backend_(backend),
@@ -58,20 +58,31 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
   }
-  // Twice: once to count the bytes, once to fill them.
   Carver plan;
   Layout(plan);
-  arena_ = Arena(plan.bytes(), backend.memory());
+  bytes_ = plan.bytes();
+}
+
+RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
+                         const std::string& format, WeightUse use)
+    : RandomModel(Counted(), context, backend, config, format, use) {
+  arena_ = Arena(bytes_, backend.memory());
   Carver carver(arena_);
   Layout(carver);
+}
+
+std::size_t RandomModel::Bytes(Context& context, Backend& backend, const DecoderConfig& config,
+                               const std::string& format, WeightUse use) {
+  return RandomModel(Counted(), context, backend, config, format, use).bytes_;
 }
 
 void RandomModel::Layout(Carver& carver) {
   carver_ = &carver;
   const std::int64_t d = config_.hidden_size;
-  // Head and embedding apart: a tied head would be read from the cache of the embedding.
-  weights_.embed = Dense(config_.vocab_size, d);
   weights_.head = Dense(config_.vocab_size, d);
+  // To generate, apart: a tied head would be read from the cache of the embedding.
+  const bool is_tied = config_.tie_word_embeddings && use_ == WeightUse::kTraining;
+  weights_.embed = is_tied ? weights_.head : Dense(config_.vocab_size, d);
   weights_.final_norm = Ones(d);
   weights_.head_norm =
       config_.logit_scale == 1 ? weights_.final_norm : Constant(1, d, config_.logit_scale);

@@ -31,9 +31,17 @@ class RandomModel {
   RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
               const std::string& format, WeightUse use);
 
+  // The memory that the weights of such a model take, which are not made.
+  static std::size_t Bytes(Context& context, Backend& backend, const DecoderConfig& config,
+                           const std::string& format, WeightUse use);
+
   const DecoderWeights& get() const { return weights_; }
 
  private:
+  struct Counted {};
+  // Counts the bytes alone.
+  RandomModel(Counted, Context& context, Backend& backend, const DecoderConfig& config,
+              const std::string& format, WeightUse use);
   // Returns rows [first, first + rows) of a matrix of `cols` columns in host memory.
   std::vector<BFloat16> Values(std::int64_t first, std::int64_t rows, std::int64_t cols) const;
   void Layout(Carver& carver);
@@ -60,6 +68,7 @@ class RandomModel {
   // no memory.
   Arena per_layer_table_;
   Carver* carver_ = nullptr;
+  std::size_t bytes_ = 0;
   Arena arena_;
   DecoderWeights weights_;
 };

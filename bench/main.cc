@@ -15,7 +15,9 @@
 #include "bench/bench_blocks.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
+#include "bench/bench_models.h"
 #include "bench/bench_nf4.h"
+#include "bench/bench_peak.h"
 #include "bench/bench_step.h"
 #include "bench/bench_tokenizer.h"
 #include "command/command_line.h"
@@ -36,16 +38,21 @@ class Measurements {
         .summary = "measure this program against the limits of this machine",
         .explanation =
             "`step` times one QLoRA training step of a random model, by default in the shape of "
-            "TinyLlama-1.1B, and compares it with the peak of multiply-adds. `decode` times "
+            "TinyLlama-1.1B, and compares it with the peak of multiply-adds. `models` times a "
+            "step of ten well-known models, each in a process of its own, and prints a table in "
+            "Markdown. `peak` times the multiply-adds of each instruction set. `decode` times "
             "reading a prompt and generating text, compared with peak and bandwidth. `nf4-matmul` "
             "times products with 4-bit weights, forward and backward, compared with dense products "
             "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
             "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
             "times encoding and decoding text. `blocks` rounds random weights to the types of "
             "GGUF, and compares the errors with those of llama.cpp. Limits are measured in the "
-            "same run. The table is wider than 80 columns; --json prints the same figures.",
+            "same run. On a machine with other work, --clock cpu --threads 1 counts processor "
+            "time. The table is wider than 80 columns; --json prints the same figures.",
         .examples = {"qlora-bench step", "qlora-bench step --max_length 2048 --num_hidden_layers 4",
                      "qlora-bench step --weight_formats nf4,Q4_K",
+                     "qlora-bench models --weight_formats nf4,Q4_K --num_hidden_layers 4",
+                     "qlora-bench peak --clock cpu --threads 1",
                      "qlora-bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
                      "qlora-bench nf4 --json",
                      "qlora-bench tokenizer --model ./my-model --text_file book.txt"},
@@ -59,10 +66,15 @@ class Measurements {
     // CheckNumbers looks at the options of all measurements.
     table_ = &table;
     table.Section("Measurement");
-    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer", "blocks"},
+    table.Choice("what", &what_,
+                 {"step", "models", "peak", "decode", "nf4-matmul", "nf4", "tokenizer", "blocks"},
                  "measurement to make");
+    table.Choice("clock", &clock_, {"wall", "cpu"},
+                 "cpu: processor time of the one thread, which other work on the machine hardly "
+                 "moves");
     model_.Declare(table);
     step_.Declare(table);
+    models_.Declare(table);
     decode_.Declare(table);
     gemm_.Declare(table);
     tokenizer_.Declare(table);
@@ -70,32 +82,40 @@ class Measurements {
   }
 
   void Run(const Console& console) {
-    Context context(run_.ThreadCount());
-    const std::vector<bench::BenchRow> rows = Measure(context);
+    if (what_.empty()) ThrowInvalidInput("--what is missing (measurement to make)");
+    CheckNumbers();
+    const int threads = run_.ThreadCount();
+    const bench::Clock clock = clock_ == "cpu" ? bench::Clock::kCpu : bench::Clock::kWall;
+    if (clock == bench::Clock::kCpu && threads != 1) {
+      ThrowInvalidInput(
+          "clock: cpu is the time of one thread, which says nothing about several; give "
+          "--threads 1, too");
+    }
+    // One set of options for the shape of the model, which four measurements share.
+    step_.model = model_;
+    decode_.model = model_;
+    if (what_ == "models") {
+      models_.step = step_;
+      return bench::BenchModels(threads, clock, models_, run_.json, console.out);
+    }
+    Context context(threads);
+    const std::vector<bench::BenchRow> rows = Measure(context, clock);
     // After all measurements: a line in between would disturb the next one.
-    console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
+    console.out << (run_.json ? bench::ToJson(rows, clock) : bench::ToText(rows, clock)) << "\n";
   }
 
  private:
-  std::vector<bench::BenchRow> Measure(Context& context) {
-    if (what_.empty()) ThrowInvalidInput("--what is missing (measurement to make)");
-    CheckNumbers();
-    if (what_ == "tokenizer") return MeasureTokenizer(context);
-    if (what_ == "blocks") return bench::BenchBlocks(context);
-    if (what_ == "nf4") return bench::BenchNf4(context);
-    if (what_ == "step") {
-      // One set of options for the shape of the model, which three measurements share.
-      step_.model = model_;
-      return bench::BenchStep(context, step_);
-    }
-    if (what_ == "decode") {
-      decode_.model = model_;
-      return bench::BenchDecode(context, decode_);
-    }
+  std::vector<bench::BenchRow> Measure(Context& context, bench::Clock clock) {
+    if (what_ == "tokenizer") return MeasureTokenizer(context, clock);
+    if (what_ == "blocks") return bench::BenchBlocks(context, clock);
+    if (what_ == "nf4") return bench::BenchNf4(context, clock);
+    if (what_ == "peak") return bench::BenchPeak(context, clock);
+    if (what_ == "step") return bench::BenchStep(context, clock, step_);
+    if (what_ == "decode") return bench::BenchDecode(context, clock, decode_);
     gemm_.lora_r = model_.lora_r;
     gemm_.compute_dtype = model_.compute_dtype;
     gemm_.weight_formats = model_.weight_formats;
-    return bench::BenchNf4Matmul(context, gemm_);
+    return bench::BenchNf4Matmul(context, clock, gemm_);
   }
 
   // Every number of a measurement is a count.
@@ -116,12 +136,12 @@ class Measurements {
     }
   }
 
-  std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
+  std::vector<bench::BenchRow> MeasureTokenizer(Context& context, bench::Clock clock) const {
     const std::string& model = tokenizer_.model_name_or_path;
     if (model.empty() || tokenizer_.text_file.empty()) {
       ThrowInvalidInput("tokenizer needs --model, a folder with tokenizer.json, and --text_file");
     }
-    return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
+    return bench::BenchTokenizer(context, clock, ResolveTokenizerDir(model), tokenizer_.text_file);
   }
 
   // Beyond it, products of three counts no longer fit 64 bits.
@@ -129,8 +149,10 @@ class Measurements {
 
   const OptionTable* table_ = nullptr;
   std::string what_;
+  std::string clock_ = "wall";
   bench::ModelBenchOptions model_;
   bench::StepBenchOptions step_;
+  bench::ModelsBenchOptions models_;
   bench::DecodeBenchOptions decode_;
   bench::BenchGemmOptions gemm_;
   bench::TokenizerBenchOptions tokenizer_;

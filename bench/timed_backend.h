@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "backend/backend_decorator.h"
-#include "base/stopwatch.h"
+#include "bench/bench_clock.h"
 
 namespace qlora::bench {
 
@@ -30,7 +30,7 @@ inline constexpr std::array<const char*, kParts> kPartNames = {
 // Passes every op on to another backend, which must outlive it.
 class TimedBackend final : public BackendDecorator {
  public:
-  explicit TimedBackend(Backend& backend) : BackendDecorator(backend) {}
+  TimedBackend(Backend& backend, Clock clock) : BackendDecorator(backend), clock_(clock) {}
 
   // Seconds spent in each part since the last Reset.
   const std::array<double, kParts>& seconds() const { return seconds_; }
@@ -62,12 +62,13 @@ class TimedBackend final : public BackendDecorator {
   }
 
   void DoRun(const Op& op) override {
-    const Stopwatch watch;
+    const Timer watch(clock_);
     inner().Run(op);
     const Part part = std::visit([](const auto& any) { return PartOf(any); }, op);
     seconds_[static_cast<std::size_t>(part)] += watch.seconds();
   }
 
+  Clock clock_;
   std::array<double, kParts> seconds_ = {};
 };
 

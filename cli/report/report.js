@@ -63,6 +63,7 @@ function figures(run) {
     firstEval: losses.length > 1 ? losses[0] : NaN,
     tokens: run.tokens,
     speed: median(steps.tokens_per_second),
+    share: median(steps.limit_share || []),
     memory: greatest(steps.memory),
     plan: run.memory ? run.memory.peak : NaN,
     seconds: last(elapsed(steps)),
@@ -88,7 +89,8 @@ function drawSummary(runs) {
       if (Number.isFinite(f.perplexity)) tiles.push(tile('Perplexity', number(f.perplexity), 'of the best evaluation'));
     }
     tiles.push(tile('Trained tokens', count(f.tokens), `in ${duration(f.seconds)}`),
-               tile('Speed', `${number(Number(f.speed.toPrecision(3)))}`, 'tokens/s, median of the steps'),
+               tile('Speed', `${number(Number(f.speed.toPrecision(3)))}`, 'tokens/s, median of the steps' +
+                 (Number.isFinite(f.share) ? `, ${percent(f.share, 1)} of the limit of the machine` : '')),
                tile('Peak memory', bytes(f.memory), Number.isFinite(f.plan)
                  ? `${percent(f.memory, f.plan)} of the plan, ${bytes(f.plan)}` : ''),
                tile('Skipped steps', f.skipped, f.spikes > 0 ? `loss spikes: ${f.spikes}` : 'no loss spikes'));
@@ -160,7 +162,7 @@ const charts = {
 byId('charts').append(...Object.values(charts).map((chart) => chart.node));
 
 // What steps and evaluations have besides the metrics of what is trained.
-const fixedSteps = ['step', 'epoch', 'loss', 'grad_norm', 'learning_rate', 'tokens', 'tokens_per_second', 'memory',
+const fixedSteps = ['step', 'epoch', 'loss', 'grad_norm', 'learning_rate', 'tokens', 'tokens_per_second', 'limit_share', 'memory',
   'elapsed', 'skipped', 'spike', 'ranks', 'questions'];
 const fixedEvals = ['loss', 'perplexity', 'best', 'tokens', 'runtime', 'questions'];
 

@@ -27,10 +27,15 @@ std::optional<FolderIdentity> IdentityOf(const std::string& folder) {
   return FolderIdentity{status.st_dev, status.st_ino};
 }
 
+// Returns "  limit 71 %".
+std::string ShareOfLimit(const StepReport& r) {
+  return fmt::format("  limit {:.0f} %", 100 * r.limit_share);
+}
+
 // Returns the line that a logging step leaves in a terminal.
 std::string ShortStep(const StepReport& r) {
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tok/s", r.step, r.total_steps,
-                     r.loss, r.learning_rate, r.tokens_per_second);
+  return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tok/s{}", r.step, r.total_steps,
+                     r.loss, r.learning_rate, r.tokens_per_second, ShareOfLimit(r));
 }
 
 // Digits behind the point that a metric is shown with.
@@ -42,23 +47,25 @@ int DigitsOf(double value) { return std::abs(value) < 1 ? 4 : 3; }
 std::string FormatStep(const StepReport& r) {
   return fmt::format(
       "step={}/{} epoch={:.3f} loss={:.4f} grad_norm={:.4f} learning_rate={:.3e} "
-      "tokens_per_second={:.0f} memory={:.0f}MiB eta={:.0f}s",
+      "tokens_per_second={:.0f} limit_share={:.3f} memory={:.0f}MiB eta={:.0f}s",
       r.step, r.total_steps, r.epoch, r.loss, r.grad_norm, r.learning_rate, r.tokens_per_second,
-      static_cast<double>(r.memory_bytes) / (1 << 20), std::max(r.remaining_seconds, 0.0));
+      r.limit_share, static_cast<double>(r.memory_bytes) / (1 << 20),
+      std::max(r.remaining_seconds, 0.0));
 }
 
-// Returns "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  41.0 MiB  ETA
-// 6.0 s"
+// Returns "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  limit 71 %
+// 41.0 MiB  ETA 6.0 s"
 std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
   // A bar of fewer characters shows nothing.
   constexpr std::int64_t kLeastBar = 12;
   constexpr std::int64_t kMostBar = 20;
-  enum Part { kLoss, kRate, kNorm, kSpeed, kMemory, kRemaining, kParts };
+  enum Part { kLoss, kRate, kNorm, kSpeed, kShare, kMemory, kRemaining, kParts };
   std::array<std::string, kParts> parts = {
       fmt::format(" loss {:.4f}", r.loss),
       fmt::format("  lr {:.2e}", r.learning_rate),
       fmt::format("  grad {:.3f}", r.grad_norm),
       fmt::format("  {:.0f} tok/s", r.tokens_per_second),
+      ShareOfLimit(r),
       fmt::format("  {}", FormatBytes(r.memory_bytes)),
       fmt::format("  ETA {}", FormatDuration(r.remaining_seconds)),
   };
@@ -69,7 +76,7 @@ std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
     return left;
   };
   // Parts are left out in a narrow terminal, the least important first. The loss always stays.
-  for (const Part part : {kMemory, kNorm, kRate, kSpeed, kRemaining}) {
+  for (const Part part : {kMemory, kShare, kNorm, kRate, kSpeed, kRemaining}) {
     if (room() < kLeastBar) parts[part].clear();
   }
   const double share =

@@ -34,6 +34,9 @@ struct StepReport {
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
+  // The arithmetic of the step, as a share of the multiply-adds that this machine can do in the
+  // same time with the instructions of its kernels (docs/training.md).
+  double limit_share = 0;
   std::size_t memory_bytes = 0;  // resident memory of the process; of several, the largest
   double elapsed_seconds = 0;
   double remaining_seconds = 0;

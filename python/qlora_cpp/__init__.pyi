@@ -57,6 +57,7 @@ class StepReport:
     learning_rate: float
     tokens: int
     tokens_per_second: float
+    limit_share: float
     memory_bytes: int
     elapsed_seconds: float
     remaining_seconds: float

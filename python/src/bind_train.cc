@@ -154,6 +154,8 @@ void BindTrainReports(py::module_& module) {
       .Add("learning_rate", &StepReport::learning_rate, "Learning rate of the step.")
       .Add("tokens", &StepReport::tokens, "Supervised tokens of the step.")
       .Add("tokens_per_second", &StepReport::tokens_per_second, "All tokens, supervised or not.")
+      .Add("limit_share", &StepReport::limit_share,
+           "Share of the arithmetic limit that it reached.")
       .Add("memory_bytes", &StepReport::memory_bytes, "Resident memory of the process.")
       .Add("elapsed_seconds", &StepReport::elapsed_seconds, "Time since the first step began.")
       .Add("remaining_seconds", &StepReport::remaining_seconds, "Estimate for the other steps.")

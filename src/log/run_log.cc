@@ -69,7 +69,8 @@ LogFields FieldsOf(const StepReport& r) {
                                {"memory", r.memory_bytes},
                                {"elapsed", r.elapsed_seconds},
                                {"skipped", r.skipped},
-                               {"spike", r.spike}});
+                               {"spike", r.spike},
+                               {"limit_share", r.limit_share}});
   if (r.ranks.empty()) return fields;
   Json ranks = Json::array();
   for (const RankReport& rank : r.ranks) {
@@ -104,24 +105,24 @@ void RunLog::Write(LogKind kind, const LogFields& fields) {
   });
 }
 
-void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double epochs,
-                       double seconds, std::vector<RankReport> ranks) {
+void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, StepNotes notes) {
   StepReport report;
   report.step = at.step;
   report.total_steps = total_steps_;
-  report.epoch = epochs;
+  report.epoch = notes.epochs;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
   report.metrics = result.metrics;
   report.learning_rate = result.learning_rate;
   report.tokens = result.totals.supervised;
-  report.tokens_per_second = static_cast<double>(result.totals.rows) / seconds;
+  report.tokens_per_second = static_cast<double>(result.totals.rows) / notes.seconds;
+  report.limit_share = notes.limit_share;
   report.memory_bytes = ResidentBytes();
-  for (const RankReport& rank : ranks) {
+  for (const RankReport& rank : notes.ranks) {
     report.memory_bytes = std::max(report.memory_bytes, rank.memory_bytes);
   }
-  AddStep(ranks, ranks_);
-  report.ranks = std::move(ranks);
+  AddStep(notes.ranks, ranks_);
+  report.ranks = std::move(notes.ranks);
   report.elapsed_seconds = watch_.seconds();
   // At the mean pace of this process, evaluations and checkpoints included.
   report.remaining_seconds = report.elapsed_seconds / static_cast<double>(at.step - first_step_) *

@@ -21,6 +21,14 @@
 
 namespace qlora {
 
+// What is known of a step besides its result.
+struct StepNotes {
+  double epochs = 0;                   // passes over the data so far
+  double seconds = 0;                  // that it took
+  double limit_share = 0;              // as in StepReport
+  std::vector<RankReport> ranks = {};  // of each rank; empty for a run of one process
+};
+
 class RunLog {
  public:
   // Opens the logs of a run that begins, or resumes, at `start`. A log that cannot be opened or
@@ -28,10 +36,8 @@ class RunLog {
   // Of several ranks, rank 0 alone writes and reports.
   RunLog(const TrainPlan& plan, const TrainPosition& start, bool is_root, TrainObserver& observer);
 
-  // A step that led to the position `at` and took `seconds`. epochs: passes over the data so far.
-  // ranks: what each rank says of the step; empty for a run of one process.
-  void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds,
-                 std::vector<RankReport> ranks);
+  // A step that led to the position `at`.
+  void WriteStep(const TrainPosition& at, const StepResult& result, StepNotes notes);
   // For the observer alone.
   void ShowStepProgress(std::int64_t done, std::int64_t total);
   void ShowEvalProgress(std::int64_t done, std::int64_t total);

@@ -98,10 +98,11 @@ double LayerFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::
 }  // namespace
 
 double StepFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t rows,
-                 std::int64_t supervised, std::int64_t length, Recompute recompute) {
+                 std::int64_t supervised, std::int64_t length,
+                 std::span<const Recompute> recompute) {
   double token = 0;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    token += LayerFlops(config, adapter, l, length, recompute);
+    token += LayerFlops(config, adapter, l, length, recompute[l]);
   }
   const double head = 4 * Parameters({config.vocab_size, config.hidden_size});
   return static_cast<double>(rows) * token + static_cast<double>(supervised) * head;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "adapter/lora.h"
 #include "config/config.h"
@@ -14,9 +15,10 @@
 namespace qlora {
 
 // FLOPs of one micro-step of `rows` tokens in sequences of `length`, of which `supervised` are
-// trained on, including recomputation.
+// trained on, including recomputation. recompute: (L) of each layer.
 double StepFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t rows,
-                 std::int64_t supervised, std::int64_t length, Recompute recompute);
+                 std::int64_t supervised, std::int64_t length,
+                 std::span<const Recompute> recompute);
 
 // FLOPs of a prefill of `rows` tokens, of which the last one has logits.
 double PrefillFlops(const DecoderConfig& config, std::int64_t rows);

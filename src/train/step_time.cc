@@ -21,18 +21,29 @@ constexpr double kBesidesProducts = 1.25;
 // passes, where a token that is trained on has two.
 constexpr double kAnchorPasses = 1.5;
 
-// FLOPs of a step for each token of texts of `length` tokens.
+// FLOPs of a step of `rows` tokens, of which `supervised` are trained on, in texts of `length`.
+double FlopsOf(const PreparedRun& run, std::int64_t rows, std::int64_t supervised,
+               std::int64_t length) {
+  return StepFlops(run.base.config, run.base.adapter, rows, supervised, length,
+                   run.steps.needs.recompute);
+}
+
+// The same for each token, all of them trained on.
 double TokenFlops(const PreparedRun& run, std::int64_t length) {
-  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
-  double flops = 0;
-  for (const Recompute level : recompute) {
-    flops += StepFlops(run.base.config, run.base.adapter, 1, 1, length, level);
-  }
-  return flops / static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
+  return FlopsOf(run, 1, 1, length);
 }
 
 std::int64_t MeanLength(const Dataset& data) {
   return data.report().tokens / std::max<std::int64_t>(data.size(), 1);
+}
+
+// FLOPs of the anchor of a step; 0 without one.
+double AnchorFlops(const PreparedRun& run) {
+  const RunData& data = *run.data;
+  if (!data.anchors) return 0;
+  const BatchStream anchors(*data.anchors, data.anchor_stream);
+  return kAnchorPasses * anchors.FillRate() * static_cast<double>(anchors.MaxRows()) *
+         TokenFlops(run, MeanLength(*data.anchors));
 }
 
 // FLOP/s of a product like those of the model, of `rows` rows.
@@ -73,11 +84,7 @@ double RemainingFlops(const TrainPlan& plan) {
   double flops = static_cast<double>(data.train.report().tokens) /
                  static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
                  TokenFlops(run, MeanLength(data.train));
-  if (data.anchors) {
-    const BatchStream anchors(*data.anchors, data.anchor_stream);
-    flops += kAnchorPasses * anchors.FillRate() * static_cast<double>(anchors.MaxRows()) *
-             TokenFlops(run, MeanLength(*data.anchors));
-  }
+  flops += AnchorFlops(run);
   return flops * static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
 }
 
@@ -88,6 +95,17 @@ double EstimateSeconds(Context& context, const TrainPlan& plan) {
   const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);
   const double rate = MeasureProducts(*backend, run.base.config, run.base.precision, rows);
   return kBesidesProducts * RemainingFlops(plan) / (rate * plan.ranks.ranks);
+}
+
+StepLimit::StepLimit(const TrainPlan& plan, double peak)
+    : run_(*plan.run),
+      length_(MeanLength(plan.run->data->train)),
+      anchor_(AnchorFlops(*plan.run)),
+      peak_(peak * plan.ranks.ranks) {}
+
+double StepLimit::ShareOf(const WindowTotals& totals, double seconds) const {
+  const double flops = FlopsOf(run_, totals.rows, totals.supervised, length_) + anchor_;
+  return flops / (seconds * peak_);
 }
 
 }  // namespace qlora

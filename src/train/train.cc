@@ -17,6 +17,7 @@
 #include "checkpoint/run_info.h"
 #include "dist/together.h"
 #include "log/run_log.h"
+#include "machine/peak.h"
 #include "model/model_fingerprint.h"
 #include "plan/run/prepared_run.h"
 #include "plan/run/run_folder.h"
@@ -31,6 +32,7 @@
 #include "train/preference_watch.h"
 #include "train/reference.h"
 #include "train/samples.h"
+#include "train/step_time.h"
 #include "train/stop_rules.h"
 #include "train/untrained_tokens.h"
 #include "train/window.h"
@@ -106,8 +108,8 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
 
 // The method: each window of micro-batches is one step of the optimizer on the adapter. However the
 // loop ends, its last step has a checkpoint, from which the run can be trained further.
-void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, TrainPosition& at,
-                  TrainObserver& observer) {
+void TrainingLoop(const TrainPlan& plan, const StepLimit& limit, LoadedRun& loaded, RunOutputs& out,
+                  TrainPosition& at, TrainObserver& observer) {
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
   const std::int64_t start_steps = StartSteps(plan.warmup_steps);
   const RunData& data = *plan.run->data;
@@ -133,9 +135,12 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     at.Advance(batch, result, stream.cursor(), start_steps);
     watch_of_preferences.Add(result);
     const double seconds = watch.seconds();
-    out.log.WriteStep(
-        at, result, EpochsDone(stream, at), seconds,
-        GatherReports(loaded.communicator, seconds, loaded.communicator.seconds() - traffic));
+    out.log.WriteStep(at, result,
+                      {.epochs = EpochsDone(stream, at),
+                       .seconds = seconds,
+                       .limit_share = limit.ShareOf(result.totals, seconds),
+                       .ranks = GatherReports(loaded.communicator, seconds,
+                                              loaded.communicator.seconds() - traffic)});
 
     out.stop.AskAfter(at);
     const StepPlace place =
@@ -210,7 +215,8 @@ RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, Train
   RunOutputs out(plan, loaded, at, std::move(best_checkpoint), lock, observer);
   MeasureReference(context, plan, at, loaded, out.stop, observer);
   BeforeTheFirstStep(plan, out, at);
-  TrainingLoop(plan, loaded, out, at, observer);
+  const StepLimit limit(plan, MeasurePeak(context, plan.run->base.precision.activation));
+  TrainingLoop(plan, limit, loaded, out, at, observer);
   const bool saves = writes && !out.stop.interrupted();
   if (saves) out.checkpoints.SaveResult(at);
   // The last that the ranks do together: nobody waits for what rank 0 does behind it, however long.

@@ -14,6 +14,7 @@ namespace qlora {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Words = std::vector<std::string>;
 
 // Sizes of all; the families have more keys, and some other values.
@@ -140,6 +141,54 @@ TEST_F(BenchShapeTest, KeepsTheFirstLayers) {
               HasSubstr("expected at most 4"));
 }
 
+class BenchModelsTest : public BenchShapeTest {
+ protected:
+  // The words of a table of one model of four layers.
+  Words Models(Words more) const {
+    const std::string config = Write("config.json", With(kGemma4).dump()).string();
+    Words words = {"models",    "--models",    config,           "--lora_r=2",
+                   "--steps=1", "--threads=1", "--max_length=16"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST_F(BenchModelsTest, HasARowForEachFormatAndType) {
+  const Outcome outcome = Run(Models({"--weight_formats=nf4,Q4_0"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("| model | weights | arithmetic | tokens/s |"));
+  for (const char* row :
+       {"| nf4 | float32 |", "| nf4 | bfloat16 |", "| Q4_0 | float32 |", "| Q4_0 | bfloat16 |"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(row));
+  }
+  EXPECT_THAT(outcome.out, Not(HasSubstr("~")));
+}
+
+TEST_F(BenchModelsTest, MarksWhatTheFirstLayersAreScaledTo) {
+  const Words part = {"--compute_dtypes=float32", "--num_hidden_layers=3"};
+  const Outcome outcome = Run(Models(part));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("config.json, 3 of 4 layers | nf4 | float32 | ~"));
+  EXPECT_THAT(outcome.out, HasSubstr("~: the first layers were measured"));
+  // Of more layers than there are: all of them, as they were measured.
+  const nlohmann::json whole =
+      RunJson(Models({"--compute_dtypes=float32", "--num_hidden_layers=5"}));
+  const nlohmann::json& row = whole.at("results").at(0);
+  EXPECT_EQ(row.at("layers"), 4);
+  EXPECT_EQ(row.at("all_layers"), 4);
+  EXPECT_GT(row.at("limit_share").get<double>(), 0);
+}
+
+TEST_F(BenchModelsTest, RefusesNamesBeforeItMeasures) {
+  EXPECT_THAT(Refused({"models", "--models=Qwen3-0.6B,Qwen3-1B"}), HasSubstr("'Qwen3-1B'"));
+  EXPECT_THAT(Refused(Models({"--compute_dtypes=float32,float8"})), HasSubstr("float8"));
+  EXPECT_THAT(Refused(Models({"--weight_formats=nf4,fp4"})), HasSubstr("found 'fp4'"));
+  // What only a model can tell.
+  const Outcome outcome = Run(Models({"--weight_formats=Q4_K"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no whole blocks of Q4_K"));
+}
+
 TEST_F(BenchShapeTest, RefusesWhatIsNoShape) {
   EXPECT_THAT(Refused({"step", "--shape=Qwen3.5-1B"}), HasSubstr("found 'Qwen3.5-1B'"));
   EXPECT_THAT(Refused(Bench("step", nlohmann::json::array())), HasSubstr("config.json"));
@@ -153,7 +202,8 @@ double FlopsOf(const nlohmann::json& json, Recompute recompute) {
   bench::ModelBenchOptions options;
   options.lora_r = 2;
   const LoraAdapter adapter = bench::RandomAdapter(options, config, HostMemory());
-  return StepFlops(config, adapter, 1, 1, 16, recompute);
+  return StepFlops(config, adapter, 1, 1, 16,
+                   std::vector<Recompute>(config.layers.size(), recompute));
 }
 
 TEST(BenchFlopsTest, AreThoseOfTheFormula) {

@@ -112,6 +112,30 @@ TEST_F(BenchTest, RecomputesWhatAnOptionSays) {
   EXPECT_THAT(Refused(with("--recompute=offload")), HasSubstr("none, attention, mlp, layer"));
 }
 
+TEST_F(BenchTest, MeasuresTheLimitOfEachInstruction) {
+  const nlohmann::json report = RunJson({"peak", "--threads=1"});
+  EXPECT_EQ(report.at("clock"), "wall");
+  const nlohmann::json& rows = report.at("results");
+  ASSERT_GE(rows.size(), 2);
+  for (std::size_t i = 0; i < rows.size(); i += 2) {
+    EXPECT_EQ(rows[i].at("unit"), "GOP/s");
+    EXPECT_EQ(rows[i + 1].at("op"), rows[i].at("op").get<std::string>() + ", each");
+    EXPECT_THAT(rows[i + 1].at("unit").get<std::string>(), HasSubstr("cycles of "));
+    EXPECT_GT(rows[i + 1].at("value").get<double>(), 0);
+  }
+}
+
+TEST_F(BenchTest, CountsProcessorTimeOfOneThreadAlone) {
+  const Outcome outcome = Run({"peak", "--clock=cpu", "--threads=1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("clock: processor time of the one thread"));
+  EXPECT_EQ(RunJson({"peak", "--clock=cpu", "--threads=1"}).at("clock"), "cpu");
+  for (const Words& words : {Words{"peak", "--clock=cpu", "--threads=2"},
+                             Words{"models", "--clock=cpu", "--threads=2"}}) {
+    EXPECT_THAT(Refused(words), HasSubstr("give --threads 1"));
+  }
+}
+
 TEST_F(BenchTest, RefusesAFolderWithoutGgml) {
   const std::string error = Refused({"nf4-matmul", "--ggml", "absent"});
   EXPECT_THAT(error, HasSubstr("libggml-base.so"));

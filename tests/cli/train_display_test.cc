@@ -28,6 +28,7 @@ StepReport Report(std::int64_t step) {
   report.grad_norm = 0.5;
   report.learning_rate = 2e-4;
   report.tokens_per_second = 1234.5;
+  report.limit_share = 0.71;
   report.memory_bytes = std::size_t{3} << 30;
   report.remaining_seconds = 65;
   return report;
@@ -50,7 +51,7 @@ TEST(TrainDisplayTest, PrintsOneLinePerLoggingStepWithoutATerminal) {
   EXPECT_EQ(Lines(out.str()), 4) << out.str();  // the first, 4, 8, and the last
   EXPECT_THAT(out.str(), HasSubstr("step=8/10 epoch=0.800 loss=2.3457 grad_norm=0.5000 "
                                    "learning_rate=2.000e-04 tokens_per_second=1234 "
-                                   "memory=3072MiB eta=65s\n"));
+                                   "limit_share=0.710 memory=3072MiB eta=65s\n"));
   EXPECT_THAT(out.str(), Not(HasSubstr("\033")));
   EXPECT_THAT(out.str(), Not(HasSubstr("\r")));
 }
@@ -61,7 +62,8 @@ TEST(TrainDisplayTest, RedrawsOneLineOnATerminalBelowTheLoggedSteps) {
     TrainDisplay display = Display(out, kLive, 4);
     for (std::int64_t step = 1; step <= 10; ++step) display.OnStep(Report(step));
     EXPECT_EQ(Lines(out.str()), 4) << out.str();  // the first, 4, 8, and the last
-    EXPECT_THAT(out.str(), HasSubstr("step 8/10  loss 2.3457  lr 2.00e-04  1234 tok/s\n"));
+    EXPECT_THAT(out.str(),
+                HasSubstr("step 8/10  loss 2.3457  lr 2.00e-04  1234 tok/s  limit 71 %\n"));
     EXPECT_THAT(out.str(), HasSubstr("10/10 [=================] loss 2.3457"));
     display.OnCheckpoint("out/checkpoint-10");
     EXPECT_EQ(display.last_checkpoint(), "out/checkpoint-10");
@@ -93,7 +95,7 @@ TEST(TrainDisplayTest, ANarrowTerminalShowsWhatMattersMost) {
   report.remaining_seconds = 3723;
   EXPECT_EQ(FormatLiveStep(report, 150),
             "1234/5678 [===>              ] loss 2.3457  lr 2.00e-04  grad 0.500  1234 tok/s  "
-            "3.00 GiB  ETA 1:02:03");
+            "limit 71 %  3.00 GiB  ETA 1:02:03");
   EXPECT_EQ(FormatLiveStep(report, 79),
             "1234/5678 [===>             ] loss 2.3457  lr 2.00e-04  1234 tok/s  ETA 1:02:03");
   EXPECT_EQ(FormatLiveStep(report, 50), "1234/5678 [==>          ] loss 2.3457  ETA 1:02:03");

@@ -39,10 +39,12 @@ TEST_F(TrainingJobTest, TrainsAndUsesTheAdapter) {
 
   const std::vector<nlohmann::json> log = Log("out");
   ASSERT_EQ(log.size(), 30u);
-  for (const char* key :
-       {"loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second", "memory"}) {
+  for (const char* key : {"loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second",
+                          "limit_share", "memory"}) {
     EXPECT_TRUE(log[0].contains(key)) << key << " in " << log[0];
   }
+  // How near depends on the machine.
+  EXPECT_GT(log[0].at("limit_share").get<double>(), 0);
   EXPECT_LT(log[29].at("loss").get<double>(), log[0].at("loss").get<double>());
 
   Words adapted = base;

@@ -5,7 +5,8 @@ A line of a document stands for itself, with these exceptions:
   ...            alone on a line: any lines; within a line: any text
   white space    any white space, because columns move with the width of numbers
   time, speed    any number with such a unit (8.3 s, 5120 tok/s), or behind a name of time, speed or
-                 measured memory (seconds=8.3, "elapsed":0.01, memory=45MiB)
+                 measured memory (seconds=8.3, "elapsed":0.01, memory=45MiB),
+                 and behind limit_share
   size           with a unit (1.2 MiB): at most twice or half as large
   version, hash  any version (0.2.0+3), any hash (8442cfd4498f)
   count          a number without a decimal point: exactly this number
@@ -18,7 +19,7 @@ _NUMBER = r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?"
 _TIMES = r"(?:[a-zA-Z]+/s|ns|us|ms|s|min|h)(?!\w)"
 _SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _SIZE = rf"(?:{'|'.join(_SIZES)})(?!\w)"
-_MEASURED = r'\w*(?:second|elapsed|runtime|memory)\w*"?\s*[=:]?\s*'
+_MEASURED = r'\w*(?:second|elapsed|runtime|memory|limit_share)\w*"?\s*[=:]?\s*'
 
 # What a line of a document consists of, the first that fits.
 _TOKEN = re.compile(

@@ -57,7 +57,9 @@ TEST_F(RankTimesTest, JsonLinesHaveThemAndOtherLogsStayTables) {
   TrainPosition at;
   RunLog log(plan, at, true, observer);
   for (at.step = 1; at.step <= 2; ++at.step) {
-    log.WriteStep(at, {}, 0.1, 1, {{3, 1, 10}, {4, 0, 20}});
+    log.WriteStep(
+        at, {},
+        {.epochs = 0.1, .seconds = 1, .limit_share = 0.5, .ranks = {{3, 1, 10}, {4, 0, 20}}});
   }
   EXPECT_EQ(log.ranks()[1].computing_seconds, 8);
   std::istringstream json(ReadTextFile(root_ / "run" / "train_log.jsonl"));

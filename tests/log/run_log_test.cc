@@ -99,7 +99,7 @@ TEST_F(RunLogTest, NotANumberInEveryLog) {
   StepResult result;
   result.loss = std::nan("");
   at.step = 1;
-  log.WriteStep(at, result, 0.1, 1, {});
+  log.WriteStep(at, result, {.epochs = 0.1, .seconds = 1, .limit_share = 0.5});
   EXPECT_TRUE(Json::parse(Lines(root_ / "run" / "train_log.jsonl").at(0)).at("loss").is_null());
   EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
 }

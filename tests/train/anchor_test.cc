@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "plan/run/prepared_run.h"
 #include "train/step_time.h"
 #include "train/tiny_run.h"
 
@@ -187,6 +188,30 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
       R"({"state": "The lamp is on.", "type": "noul", "instructions": "Is it dark?", "answer": "no"})"
       "\n");
   refused([&](O& o) { o.anchor = {question}; }, "question.jsonl");
+}
+
+// A step whose texts are all of the data takes as much arithmetic as the run counts for it.
+TEST_F(AnchorTest, TheShareOfTheLimitIsThatOfTheArithmeticOfAStep) {
+  constexpr double kPeak = 1e9;
+  constexpr double kSeconds = 2;
+  for (const bool anchors : {true, false}) {
+    TrainOptions options = Anchored(anchors ? "with" : "without");
+    options.data.dataset = options.anchor;
+    options.per_device_train_batch_size = 3;
+    options.gradient_accumulation_steps = 1;
+    options.anchor_tokens = 512;
+    if (!anchors) {
+      options.anchor.clear();
+      options.anchor_tokens = TrainOptions().anchor_tokens;
+    }
+    Context context(1);
+    const TrainPlan plan = PlanTraining(context, options);
+    const std::int64_t tokens = plan.run->data->train.report().tokens;
+    const double share =
+        StepLimit(plan, kPeak).ShareOf({.supervised = tokens, .rows = tokens}, kSeconds);
+    const double flops = RemainingFlops(plan) / static_cast<double>(plan.total_steps);
+    EXPECT_NEAR(share * kPeak * kSeconds, flops, 1e-12 * flops) << anchors;
+  }
 }
 
 // The same three texts are trained on and are the anchor of each step.

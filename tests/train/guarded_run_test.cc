@@ -29,7 +29,8 @@ class GuardedRunTest : public TinyRunTest {
     std::ifstream lines(file);
     for (std::string line; std::getline(lines, line);) {
       Json json = Json::parse(line);
-      for (const char* key : {"tokens_per_second", "memory", "elapsed", "eval_runtime"}) {
+      for (const char* key :
+           {"tokens_per_second", "limit_share", "memory", "elapsed", "eval_runtime"}) {
         json.erase(key);
       }
       content += json.dump() + "\n";

@@ -105,7 +105,8 @@ class RanksTest : public TinyRunTest {
     std::istringstream file(lines);
     for (std::string line; std::getline(file, line);) {
       Json json = Json::parse(line);
-      for (const char* key : {"tokens_per_second", "memory", "elapsed", "eval_runtime", "ranks"}) {
+      for (const char* key :
+           {"tokens_per_second", "limit_share", "memory", "elapsed", "eval_runtime", "ranks"}) {
         json.erase(key);
       }
       text += json.dump() + '\n';
