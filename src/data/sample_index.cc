@@ -89,7 +89,9 @@ SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, Rec
                                                   bool has_chat_template) {
   const LayoutRules& rules = options.layout;
   const FormatExample example = FindFormatExample(records, asked, rules, options.preference.form);
-  const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
+  const OrderedJson record =
+      NamePlace([&] { return records.file().name(); },
+                [&] { return WithNamesOfFormat(example.record, example.detected.names); });
   const RecordFormat format = example.detected.format;
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
                                HasField(record, "prompt") && record["prompt"].is_array();
@@ -443,6 +445,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
 
 void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int64_t part) {
   entries_.Add({.hash = HashSample(sample),
+                .text = HashText(sample),
                 .prompt = HashPrompt(sample),
                 .record = static_cast<std::uint32_t>(record),
                 .part = static_cast<std::uint32_t>(part),

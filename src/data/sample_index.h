@@ -27,6 +27,7 @@ namespace qlora {
 // The entry of a sample, in memory or on disk.
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
+  std::uint64_t text;    // hash of the tokens
   std::uint64_t prompt;  // hash of the tokens before the first one that is trained
   std::uint32_t record;  // number of the record, or of the window of a raw text
   // Number of the sample within its record, which is one sample, number 0, unless each turn of a

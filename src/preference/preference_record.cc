@@ -83,17 +83,6 @@ void Put(OrderedJson& record, const std::string& name, OrderedJson value) {
   record[name] = std::move(value);
 }
 
-// A list of turns, which tables hold as JSON text, else the value itself.
-OrderedJson AsTurns(const OrderedJson& value) {
-  if (!value.is_string() || !Trim(value.get_ref<const std::string&>()).starts_with("[")) {
-    return value;
-  }
-  OrderedJson list;
-  const bool is_json = !TryParseJson(value.get_ref<const std::string&>(), list);
-  const bool is_turns = is_json && list.is_array() && !list.empty() && list.front().is_object();
-  return is_turns ? list : value;
-}
-
 std::string RoleOf(const OrderedJson& message) {
   for (const char* key : {"role", "from"}) {
     if (message.is_object() && message.contains(key) && message[key].is_string()) {
@@ -234,7 +223,7 @@ bool HasContent(const OrderedJson& messages, const std::string& text) {
 // InvalidInput for one that says something else, which would be lost.
 void TakeRepeated(OrderedJson& base, const OrderedJson& messages) {
   const Field question = Find(base, kQuestions);
-  if (!question) return;
+  if (!question || SaysNothing(*question.value)) return Erase(base, kQuestions);
   const OrderedJson value = AsTurns(*question.value);
   const bool is_said =
       value.is_string() ? HasContent(messages, value.get<std::string>()) : value == messages;
@@ -301,7 +290,7 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
     const OrderedJson prompt = given ? AsTurns(*given.value) : OrderedJson();
     // Data sets repeat a whole conversation as messages.
     const bool repeats = names.data() == kTurns && (prompt == chosen || prompt == rejected);
-    if (!prompt.is_array() || repeats) continue;
+    if (!prompt.is_array() || prompt.empty() || repeats) continue;
     CheckPrompt(prompt, given.name);
     Erase(base, names);
     const auto answer = [&](const OrderedJson& side) {

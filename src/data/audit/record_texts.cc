@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "io/json.h"
 #include "prompt/known_fields.h"
+#include "prompt/missing_values.h"
 #include "prompt/turn_reader.h"
 
 namespace qlora {
@@ -104,12 +105,25 @@ class Collector {
     for (const auto& [key, value] : turn.items()) {
       if (SaysNothing(value) || IsLabelField(key)) continue;
       if (is_pair) {
-        const bool is_answer = key == "assistant" || key == "output";
-        const std::string_view role = is_answer ? "assistant" : key == "system" ? "system" : "user";
-        AddTexts(value, NewSite(list + key, TextKind::kContent, MessageOf(name, t, role)));
-        continue;
+        CollectPairField(name, t, key, value, turn);
+      } else {
+        CollectTurnField(list + key, key, value, turn, message);
       }
-      CollectTurnField(list + key, key, value, turn, message);
+    }
+  }
+
+  // What is neither of the two texts is about the answer.
+  void CollectPairField(const std::string& name, std::int64_t t, const std::string& key,
+                        const OrderedJson& value, const OrderedJson& turn) {
+    const std::string path = name + "[]." + key;
+    const bool is_question = key == "human" || key == "input";
+    const bool is_answer = key == "assistant" || key == "output";
+    const std::string_view role = is_question ? "user" : key == "system" ? "system" : "assistant";
+    const std::size_t message = MessageOf(name, t, role);
+    if (is_question || is_answer || key == "system") {
+      AddTexts(value, NewSite(path, TextKind::kContent, message));
+    } else {
+      CollectTurnField(path, key, value, turn, message);
     }
   }
 
@@ -126,7 +140,7 @@ class Collector {
       return CollectCalls(path, value, message);
     }
     if (key == "content" || key == "value") {
-      const OrderedJson& role = turn.contains("role") ? turn["role"] : turn["from"];
+      const OrderedJson role = turn.value("role", turn.value("from", OrderedJson()));
       const std::string name = role.is_string() ? LowerCase(role.get<std::string>()) : "";
       if (RoleOfTemplates(name) == kCallRole) return CollectCalls(path, value, message);
       return CollectContent(path, value, message);
@@ -176,7 +190,7 @@ class Collector {
       if (!call.is_object()) return AddTexts(call, name);
       for (const auto& [key, field] : call.items()) {
         if (key == "id" || key == "index" || IsLabelField(key) || key == "function") continue;
-        const TextSite* site = key == "name" ? name : key == "arguments" ? arguments : nullptr;
+        const TextSite* site = key == "name" ? name : IsArgumentsName(key) ? arguments : nullptr;
         if (site == nullptr) site = NewSite(path + "[]." + key, TextKind::kOther, message);
         AddTexts(field, site);
       }

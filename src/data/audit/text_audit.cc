@@ -125,9 +125,10 @@ class TextAudit {
       Add("tool_call_id: results of tools with the id of no call", "");
     }
     for (const auto& [name, value] : conversation_.variables.items()) {
-      if (name == "documents" || chat_.ReadsVariable(name)) continue;
+      if (name == "documents" || SaysNothing(value) || chat_.ReadsVariable(name)) continue;
       Add("chat_template_kwargs." + name + ": a variable that the chat template does not read", "");
     }
+    CheckSwitches();
     CheckEmptyAnswers();
     CheckLastMessage();
     return std::move(findings_);
@@ -275,6 +276,17 @@ class TextAudit {
       }
     });
     return other && LowerCase(other->text()).find(LowerCase(kProbe)) != std::string::npos;
+  }
+
+  // True and false of a message stand in no text: whether the template reads the field tells.
+  void CheckSwitches() {
+    for (std::size_t m = 0; m < conversation_.messages.size(); ++m) {
+      for (const auto& [name, value] : conversation_.messages[m].items()) {
+        if (!value.is_boolean() || IsLabelField(name) || chat_.ReadsVariable(name)) continue;
+        Add({conversation_.origins[m].field + "[]." + name, TextKind::kOther, m}, Loss::kNotShown,
+            FormatJson(value));
+      }
+    }
   }
 
   void CheckEmptyAnswers() {
