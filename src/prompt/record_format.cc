@@ -248,21 +248,21 @@ OrderedJson AsTurns(const OrderedJson& value) {
 }
 
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
+  for (const FieldName& name : names) {
+    // A null is renamed too, so that it is reported as null and not as missing.
+    if (name.ours == name.theirs || !record.contains(name.theirs) || Says(record, name.ours)) {
+      continue;
+    }
+    OrderedJson value = std::move(record[std::string(name.theirs)]);
+    record.erase(std::string(name.theirs));
+    record[std::string(name.ours)] = std::move(value);
+  }
   // CSV has no other way to hold a list.
   for (const char* key : {"messages", "conversations"}) {
     if (!HasField(record, key) || !record[key].is_string()) continue;
     OrderedJson list;
     const bool is_json = !TryParseJson(record[key].get_ref<const std::string&>(), list);
     record[key] = is_json && list.is_array() ? std::move(list) : AsTurns(record[key]);
-  }
-  for (const FieldName& name : names) {
-    // A null is renamed too, so that it is reported as null and not as missing.
-    if (name.ours == name.theirs || !record.contains(name.theirs) || Has(record, name.ours)) {
-      continue;
-    }
-    OrderedJson value = std::move(record[std::string(name.theirs)]);
-    record.erase(std::string(name.theirs));
-    record[std::string(name.ours)] = std::move(value);
   }
   if (Has(record, "prompt") && Has(record, "completion")) {
     OrderedJson prompt = AsTurns(record["prompt"]);

@@ -58,7 +58,8 @@ class Collector {
     }
     if (has_turns && value.is_array()) return CollectTurns(name, value);
     if (has_turns && value.is_object()) return CollectTurn(name, 0, value);
-    const bool is_thoughts = IsKnownAs(name, FieldMeaning::kThoughts) && !layout_.Uses(name);
+    const bool is_thoughts =
+        IsKnownAs(name, FieldMeaning::kThoughts) && !layout_.Reads(name) && !layout_.Answers(name);
     const bool is_answer =
         is_thoughts || layout_.Answers(name) || (has_turns && !layout_.Uses(name));
     const std::size_t message = is_answer ? conversation_.messages.size() - 1 : kNoMessage;
@@ -153,12 +154,12 @@ class Collector {
     const TextSite* site = NewSite(path, TextKind::kContent, message);
     if (!content.is_array()) return AddTexts(content, site);
     for (const OrderedJson& part : content) {
-      const bool is_part = part.is_object() && part.contains("type") && part["type"].is_string();
-      if (!is_part) {
+      const bool has_type = part.is_object() && part.contains("type") && part["type"].is_string();
+      if (!has_type && !(part.is_object() && part.contains("text"))) {
         AddTexts(part, site);
         continue;
       }
-      const std::string type = part["type"];
+      const std::string type = has_type ? part["type"] : OrderedJson("text");
       if (type == "redacted_thinking") continue;
       const TextSite* inner =
           type == "thinking" || type == "reasoning"
@@ -168,7 +169,7 @@ class Collector {
                                   : site;
       for (const auto& [key, value] : part.items()) {
         const bool is_tie = key == "id" || key == "tool_use_id" || key == "is_error";
-        if (is_tie || IsLabelField(key)) continue;
+        if (is_tie || IsLabelField(key) || value.is_null()) continue;
         const bool is_extra = key == "signature" || key == "cache_control" || key == "citations";
         AddTexts(value, is_extra ? NewSite(path + "[]." + key, TextKind::kOther, message) : inner);
       }
@@ -192,7 +193,12 @@ class Collector {
         if (key == "id" || key == "index" || IsLabelField(key) || key == "function") continue;
         const TextSite* site = key == "name" ? name : IsArgumentsName(key) ? arguments : nullptr;
         if (site == nullptr) site = NewSite(path + "[]." + key, TextKind::kOther, message);
-        AddTexts(field, site);
+        if (site == arguments && field.is_object()) {
+          DropNulls(out_.parsed.emplace_back(field));  // which the conversation may lack
+          AddTexts(out_.parsed.back(), site);
+        } else {
+          AddTexts(field, site);
+        }
       }
     };
     const auto add_call = [&](const OrderedJson& call) {
