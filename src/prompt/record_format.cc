@@ -126,7 +126,8 @@ std::string NamesInLowerCase(const OrderedJson& record) {
 std::string ListOfRecords(const OrderedJson& record) {
   for (const auto& item : record.items()) {
     const OrderedJson& value = item.value();
-    const bool is_list = value.is_array() && !value.empty() && value.front().is_object();
+    const bool is_list = value.is_array() && !value.empty() && value.front().is_object() &&
+                         !IsPartOfConversation(item.key());
     if (is_list && DetectRecordFormat(value.front(), false)) return item.key();
   }
   return "";

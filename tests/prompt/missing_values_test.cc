@@ -2,6 +2,8 @@
 // names is one thing.
 #include "prompt/missing_values.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "data/data_test_util.h"
@@ -192,12 +194,10 @@ TEST_F(MissingValuesTest, TextsOfTablesAreTheListsThatTheyHold) {
   EXPECT_EQ(AsTurns(R"({"role": "assistant", "content": "x"})")["content"], "x");
   ExpectRefused([&] { Open(R"({"messages": "[{'role': 'user', 'content': 'u'}]"})"); },
                 "with ' for quotes, are no JSON");
-  const std::string data = R"({"prompt": "u", "completion": "x", "enable_thinking": "False"})";
-  const Dataset thinks = Open(data);
-  EXPECT_EQ(thinks.Get(0).labels, Open(R"({"prompt": "u", "completion": "x", )"
-                                       R"("enable_thinking": false})")
-                                      .Get(0)
-                                      .labels);
+  // A template takes the text "False" for true.
+  const std::string data = R"({"prompt": "u", "completion": "x", "enable_thinking": )";
+  const Ids expected = Open(data + "false}").Get(0).labels;
+  EXPECT_EQ(Open(data + "\"False\"}").Get(0).labels, expected);
 }
 
 TEST_F(MissingValuesTest, FieldsOfOtherHabitsThatReadLikeTheConversationAreUsedOrRefused) {
