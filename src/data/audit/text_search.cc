@@ -42,6 +42,14 @@ std::optional<char32_t> HexAt(std::string_view text, std::size_t at) {
   return value;
 }
 
+std::int64_t CountPlaces(std::string_view text, std::string_view part) {
+  std::int64_t count = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
 // Short essences are parts of others by chance.
 bool HasEssence(std::string_view all, std::string_view part) {
   const std::string essence = EssenceOf(part);
@@ -114,7 +122,10 @@ std::optional<TextPlace> TextSearch::TakeOutside(std::string_view part) {
   const TextPlace all = {0, text_.size()};
   std::optional<TextPlace> place = Take(part, all, next_, /*outside=*/true);
   if (!place) place = Take(part, all, 0, /*outside=*/true);
-  if (place) next_ = place->end;
+  if (place) {
+    next_ = place->end;
+    ++uses_[EssenceOf(part)];
+  }
   return place;
 }
 
@@ -146,7 +157,9 @@ bool TextSearch::HasOutside(std::string_view part) {
     }
     *outside_ += EssenceOf(text_.substr(begin));
   }
-  return HasEssence(*outside_, part);
+  if (!HasEssence(*outside_, part)) return false;
+  const std::string essence = EssenceOf(part);
+  return essence.empty() || ++uses_[essence] <= CountPlaces(*outside_, essence);
 }
 
 // The prompt may have begun the text, but not ended it.
