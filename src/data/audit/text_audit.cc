@@ -190,6 +190,11 @@ class TextAudit {
   }
 
   void CheckOutside(std::string_view text, const TextSite& site) {
+    // Thoughts that are left out are named as such, and take no place of others.
+    if (site.kind == TextKind::kThoughts && IsAnswer(site) &&
+        std::ranges::count(trained_.stripped, site.message) > 0) {
+      return;
+    }
     if (search_.TakeOutside(text) || search_.HasOutside(text)) {
       tools_shown_ += site.kind == TextKind::kTools && site.path.find('.') != std::string::npos;
       return CheckEcho(text, site);
@@ -208,9 +213,7 @@ class TextAudit {
     const bool is_anywhere = search_.HasAnywhere(text);
     if ((IsAnswer(site) || site.message == kNoMessage) && is_anywhere) return;
     if (is_anywhere && site.kind == TextKind::kContent) return Add(site, Loss::kOnce, text);
-    const bool is_stripped = site.kind == TextKind::kThoughts && IsAnswer(site) &&
-                             std::ranges::count(trained_.stripped, site.message) > 0;
-    if (!is_stripped) CheckLost(text, site);
+    CheckLost(text, site);
   }
 
   // Names a text of others that the next answer repeats outside of what the assistant wrote.

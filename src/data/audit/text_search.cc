@@ -143,7 +143,7 @@ std::optional<TextPlace> TextSearch::TakeWithin(std::string_view part, std::size
   part = Trim(part);
   if (part.size() <= kShort) return std::nullopt;
   const std::size_t at = text_.substr(0, area.end).find(part, area.begin);
-  if (at == text_.npos || at + part.size() <= place.begin) return std::nullopt;
+  if (at >= place.begin || at + part.size() <= place.begin) return std::nullopt;
   return TextPlace{at, at + part.size()};
 }
 
