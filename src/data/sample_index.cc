@@ -445,7 +445,6 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
 
 void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int64_t part) {
   entries_.Add({.hash = HashSample(sample),
-                .text = HashText(sample),
                 .prompt = HashPrompt(sample),
                 .record = static_cast<std::uint32_t>(record),
                 .part = static_cast<std::uint32_t>(part),
@@ -454,7 +453,8 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
                 .longest = static_cast<std::int32_t>(LongestSequence(sample)),
                 .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample)),
                 .chosen = static_cast<std::int32_t>(CountOfFirst(sample)),
-                .first = static_cast<std::int32_t>(FirstTrained(sample))});
+                .first = static_cast<std::int32_t>(FirstTrained(sample)),
+                .text = HashText(sample)});
 }
 
 // Records come in their order, and the samples of one together.

@@ -27,7 +27,6 @@ namespace qlora {
 // The entry of a sample, in memory or on disk.
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
-  std::uint64_t text;    // hash of the tokens
   std::uint64_t prompt;  // hash of the tokens before the first one that is trained
   std::uint32_t record;  // number of the record, or of the window of a raw text
   // Number of the sample within its record, which is one sample, number 0, unless each turn of a
@@ -39,6 +38,7 @@ struct SampleEntry {
   std::int32_t unfolded;    // UnfoldedRows
   std::int32_t chosen;      // CountOfFirst
   std::int32_t first;       // tokens before the first one that is trained
+  std::uint64_t text;       // hash of the tokens
 };
 
 using ReadingProgress = std::function<void(double share)>;

@@ -176,7 +176,11 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   // Such records often have "prompt" next to chosen and rejected. Other names would find a pair
   // among them that no one meant.
   if (IsPreferencePair(record)) return std::nullopt;
-  return FindOtherNames(record, RecordFormat::kAuto);
+  if (auto other = FindOtherNames(record, RecordFormat::kAuto)) return other;
+  // A list of no messages, which is refused as such.
+  if (has("messages")) return found(RecordFormat::kMessages);
+  if (has("conversations")) return found(RecordFormat::kShareGpt);
+  return std::nullopt;
 }
 
 std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format) {
