@@ -1,5 +1,6 @@
 #include "preference/preference_record.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
