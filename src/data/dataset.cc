@@ -297,9 +297,9 @@ std::vector<std::uint32_t> Dataset::FirstsOfRecords() const {
 
 std::int64_t Dataset::CountShared(const Dataset& other) const {
   std::unordered_set<std::uint64_t> hashes;
-  for (std::int64_t i = 0; i < other.size(); ++i) hashes.insert(other.At(i).entry.hash);
+  for (std::int64_t i = 0; i < other.size(); ++i) hashes.insert(other.At(i).entry.text);
   std::int64_t shared = 0;
-  for (std::int64_t i = 0; i < size(); ++i) shared += hashes.contains(At(i).entry.hash);
+  for (std::int64_t i = 0; i < size(); ++i) shared += hashes.contains(At(i).entry.text);
   return shared;
 }
 

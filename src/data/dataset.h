@@ -117,7 +117,7 @@ class Dataset {
   // Returns the first sample of each record.
   std::vector<std::uint32_t> FirstsOfRecords() const;
 
-  // Samples that are also in `other`, by their tokens and labels.
+  // Samples whose text is also in `other`, whatever is trained of it.
   std::int64_t CountShared(const Dataset& other) const;
 
  private:

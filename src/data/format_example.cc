@@ -55,8 +55,12 @@ FormatExample FindFormatExample(const RecordFile& records, RecordFormat format,
                       : detects ? rules.prompt_template.empty() && LooksLikeDecision(*record)
                                 : format == RecordFormat::kDecision;
     if (asks) return {std::move(*record), {RecordFormat::kDecision, {}}};
-    auto detected = detects ? DetectRecordFormat(*record, HasTemplateFor(*record, rules))
-                            : DetectFieldNames(*record, format);
+    auto detected =
+        NamePlace([&] { return records.Where(i); },
+                  [&] {
+                    return detects ? DetectRecordFormat(*record, HasTemplateFor(*record, rules))
+                                   : DetectFieldNames(*record, format);
+                  });
     if (detected) return {std::move(*record), std::move(*detected)};
   }
   // Without a record that can be read, the error is that of the first.

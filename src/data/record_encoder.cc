@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/text.h"
 #include "data/audit/text_audit.h"
 #include "data/token_record.h"
 #include "io/json.h"
@@ -19,7 +18,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 10;
+constexpr int kEncodingVersion = 11;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -258,12 +257,12 @@ void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::
   known.insert(known.end(), unused.begin(), unused.end());
   const bool decides = layout().format == RecordFormat::kTemplate || layout().kind == Kind::kTokens;
   if (const std::string part = decides ? "" : FindUnusedPart(record, known, text); !part.empty()) {
-    const std::string lower = LowerCase(part);
+    const std::string_view usual = NameOfPart(part);
     ThrowInvalidInput(
         "field '{}' reads like a part of the conversation, and nothing of it is used ({}); {}, or "
         "leave the field out with ignore_fields: {}",
         part, DescribeLayout(layout()),
-        lower != part ? fmt::format("write '{}'", lower)
+        usual != part ? fmt::format("write '{}'", usual)
         : IsConversationFormat(layout().format)
             ? "write it into a message"
             : "say how to lay the fields out with prompt_template and completion_template",

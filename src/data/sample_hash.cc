@@ -1,11 +1,21 @@
 #include "data/sample_hash.h"
 
 #include <bit>
+#include <span>
 
 #include "preference/preference_pair.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
+namespace {
+
+std::uint64_t HashIds(std::span<const std::int32_t> ids) {
+  std::uint64_t hash = MixBits(ids.size());
+  for (const std::int32_t id : ids) hash = MixBits(hash ^ static_cast<std::uint32_t>(id));
+  return hash;
+}
+
+}  // namespace
 
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
@@ -29,12 +39,10 @@ std::uint64_t HashSample(const Sample& sample) {
   return hash;
 }
 
+std::uint64_t HashText(const Sample& sample) { return HashIds(sample.ids); }
+
 std::uint64_t HashPrompt(const Sample& sample) {
-  std::uint64_t hash = 0;
-  for (std::int64_t t = 0; t < FirstTrained(sample); ++t) {
-    hash = MixBits(hash ^ static_cast<std::uint32_t>(sample.ids[t]));
-  }
-  return hash;
+  return HashIds(std::span(sample.ids).first(FirstTrained(sample)));
 }
 
 }  // namespace qlora

@@ -10,6 +10,8 @@ namespace qlora {
 
 // Hashes every token with its label, in order, then branches, choices and the label of an answer.
 std::uint64_t HashSample(const Sample& sample);
+// Hashes the tokens alone: samples of one text are equal, whatever is trained of it.
+std::uint64_t HashText(const Sample& sample);
 // Hashes the tokens before the first one that is trained.
 std::uint64_t HashPrompt(const Sample& sample);
 

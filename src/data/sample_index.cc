@@ -82,7 +82,9 @@ SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, Rec
                                                   bool has_chat_template) {
   const LayoutRules& rules = options.layout;
   const FormatExample example = FindFormatExample(records, asked, rules, options.preference.form);
-  const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
+  const OrderedJson record =
+      NamePlace([&] { return records.file().name(); },
+                [&] { return WithNamesOfFormat(example.record, example.detected.names); });
   const RecordFormat format = example.detected.format;
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
                                HasField(record, "prompt") && record["prompt"].is_array();
@@ -434,7 +436,8 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
                 .longest = static_cast<std::int32_t>(LongestSequence(sample)),
                 .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample)),
                 .chosen = static_cast<std::int32_t>(CountOfFirst(sample)),
-                .first = static_cast<std::int32_t>(FirstTrained(sample))});
+                .first = static_cast<std::int32_t>(FirstTrained(sample)),
+                .text = HashText(sample)});
 }
 
 std::span<const std::int32_t> SampleIndex::WindowTokens(std::int64_t i) const {

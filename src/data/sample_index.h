@@ -38,6 +38,7 @@ struct SampleEntry {
   std::int32_t unfolded;    // UnfoldedRows
   std::int32_t chosen;      // CountOfFirst
   std::int32_t first;       // tokens before the first one that is trained
+  std::uint64_t text;       // hash of the tokens
 };
 
 using ReadingProgress = std::function<void(double share)>;

@@ -160,13 +160,16 @@ void MigrateSchedule(const YAML::Node& value, MigrationTarget& target) {
     target.Unsupported("the rate falls until the last step of the run here, there for " +
                        TextOf(steps) + " steps");
   }
-  if (const YAML::Node warmup = value["warmup"]; warmup && !IsOff(warmup)) {
+  const YAML::Node warmup = value["warmup"];
+  const bool warms_up = warmup && !IsOff(warmup);
+  if (warmup) {
     target.Part("lr_schedule.warmup", warmup);
-    target.Carry("warmup_steps", warmup);
+    warms_up ? target.Carry("warmup_steps", warmup) : target.NotNeeded("there is no warm-up");
   }
   if (const YAML::Node init = value["warmup_init"]; init && !IsOff(init)) {
     target.Part("lr_schedule.warmup_init", init);
-    target.Unsupported("the warm-up begins at 0");
+    warms_up ? target.Unsupported("the warm-up begins at 0")
+             : target.NotNeeded("there is no warm-up");
   }
 }
 

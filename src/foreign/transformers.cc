@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -132,17 +134,21 @@ std::string ScheduleOf(const MigrationTarget& target) {
   return LowerCase(target.ValueOf("lr_scheduler_type"));
 }
 
-// The waves of a cosine: a half is the usual one; whole numbers are restarts of the schedule that
-// has them. Where the schedule is not known, lr_scheduler_cycles is refused for others.
+// The waves of a cosine: a half is the usual one; whole numbers (2, 2.0) are restarts of the
+// schedule that has them. Where the schedule is not known, lr_scheduler_cycles is refused for
+// others.
 void MigrateCycles(const YAML::Node& value, MigrationTarget& target) {
-  const std::string text = LowerText(value);
+  constexpr double kMost = 1e9;
   const std::string schedule = ScheduleOf(target);
-  const bool is_whole = text.find_first_not_of("0123456789") == std::string::npos;
-  if (text == "0.5") {
+  const bool restarts = schedule == "cosine_with_restarts";
+  double cycles = -1;
+  YAML::convert<double>::decode(value, cycles);
+  const bool is_whole = cycles >= 0 && cycles <= kMost && std::floor(cycles) == cycles;
+  if (cycles == 0.5 && !restarts) {
     target.NotNeeded("the cosine falls once");
-  } else if (is_whole && (schedule.empty() || schedule == "cosine_with_restarts")) {
-    if (text == "1") return target.NotNeeded("cosine_with_restarts falls once by default");
-    target.Carry("lr_scheduler_cycles", value);
+  } else if (is_whole && (schedule.empty() || restarts)) {
+    if (cycles == 1) return target.NotNeeded("cosine_with_restarts falls once by default");
+    target.Carry("lr_scheduler_cycles", YAML::Node(static_cast<std::int64_t>(cycles)));
   } else {
     target.Unsupported(
         "restarts are lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts");
@@ -200,9 +206,10 @@ void MigrateScheduleParameters(const YAML::Node& given, MigrationTarget& target)
       return target.Unsupported("expected a map, such as {num_cycles: 4}");
     }
   }
-  if (value.IsNull()) return target.NotNeeded("empty: the default");
+  if (value.IsNull() || (!value.IsScalar() && value.size() == 0)) {
+    return target.NotNeeded("empty: the default");
+  }
   if (!value.IsMap()) return target.Unsupported("expected a map, such as {num_cycles: 4}");
-  if (value.size() == 0) target.NotNeeded("empty: the default");
   for (const auto& entry : value) {
     const std::string key = TextOf(entry.first);
     target.Part("lr_scheduler_kwargs." + key, entry.second);

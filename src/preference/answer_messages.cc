@@ -22,16 +22,6 @@ std::string RoleOf(const OrderedJson& message) {
 
 }  // namespace
 
-OrderedJson AsTurns(const OrderedJson& value) {
-  if (!value.is_string() || !Trim(value.get_ref<const std::string&>()).starts_with("[")) {
-    return value;
-  }
-  OrderedJson list;
-  const bool is_json = !TryParseJson(value.get_ref<const std::string&>(), list);
-  const bool is_turns = is_json && list.is_array() && !list.empty() && list.front().is_object();
-  return is_turns ? list : value;
-}
-
 bool IsAnswer(const OrderedJson& message) {
   const std::string role = RoleOf(message);
   return role == "assistant" || role == kCallRole;

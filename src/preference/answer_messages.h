@@ -10,9 +10,6 @@
 
 namespace qlora {
 
-// A list of turns, which tables hold as JSON text, else the value itself.
-OrderedJson AsTurns(const OrderedJson& value);
-
 // True for a message of the assistant, a call of a tool among them.
 bool IsAnswer(const OrderedJson& message);
 // "text", "a message" ...: what a field holds.

@@ -133,7 +133,7 @@ OrderedJson OfMessages(OrderedJson base, OrderedJson prompt, OrderedJson answer)
 // InvalidInput for one that says something else, which would be lost.
 void TakeRepeated(OrderedJson& base, const OrderedJson& messages) {
   const Field question = Find(base, kQuestions);
-  if (!question) return;
+  if (!question || SaysNothing(*question.value)) return Erase(base, kQuestions);
   const OrderedJson value = AsTurns(*question.value);
   const bool is_said =
       value.is_string() ? HasContent(messages, value.get<std::string>()) : value == messages;
@@ -190,7 +190,7 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
     const OrderedJson prompt = given ? AsTurns(*given.value) : OrderedJson();
     // Data sets repeat a whole conversation as messages.
     const bool repeats = names.data() == kTurns && (prompt == chosen || prompt == rejected);
-    if (!prompt.is_array() || repeats) continue;
+    if (!prompt.is_array() || prompt.empty() || repeats) continue;
     CheckPrompt(prompt, given.name);
     Erase(base, names);
     const auto answer = [&](const OrderedJson& side) {

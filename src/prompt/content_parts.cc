@@ -1,6 +1,7 @@
 #include "prompt/content_parts.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -29,15 +30,27 @@ std::string TypeOf(const OrderedJson& part) {
   return type->is_string() ? type->get<std::string>() : type->type_name();
 }
 
-bool IsPart(const OrderedJson& value) {
-  if (value.is_string()) return true;
+// A part without the fields that are null, but its text.
+OrderedJson WithoutNulls(OrderedJson part) {
+  for (auto field = part.begin(); part.is_object() && field != part.end();) {
+    field = field->is_null() && field.key() != "text" ? part.erase(field) : std::next(field);
+  }
+  return part;
+}
+
+// A text beside other fields is data, unless the type says that it is a part.
+bool IsPart(const OrderedJson& written) {
+  if (written.is_string()) return true;
+  if (!written.is_object()) return false;
+  const OrderedJson value = WithoutNulls(written);
   const std::string type = TypeOf(value);
-  return value.is_object() && (HasWord(kTextTypes, type) || HasWord(kOtherTypes, type));
+  if (!value.contains("type") && value.size() > 1) return false;
+  return HasWord(kTextTypes, type) || HasWord(kOtherTypes, type);
 }
 
 OrderedJson CallOf(const OrderedJson& part, const std::string& where) {
   const auto input = part.find("input");
-  const bool given = input != part.end() && !input->is_null();
+  const bool given = input != part.end();
   OrderedJson call = {{"type", "function"},
                       {"function",
                        {{"name", FieldOf(part, "name", where)},
@@ -82,9 +95,11 @@ ContentParts ReadContent(const OrderedJson& content, const std::string& where,
     parts.text = parts.text.value_or("") + text;
     parts.texts.push_back(text);
   };
-  for (const OrderedJson& part : content) {
+  for (const OrderedJson& written : content) {
+    const OrderedJson part = WithoutNulls(written);
     const std::string type = TypeOf(part);
     if (HasWord(kTextTypes, type)) {
+      if (part.is_object() && part.contains("text") && part["text"].is_null()) continue;
       add_text(part.is_string() ? part.get<std::string>() : FieldOf(part, "text", where));
     } else if (type == "thinking" || type == "reasoning") {
       const char* name = part.contains(type) ? type.c_str() : "text";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "prompt/content_parts.h"
 #include "prompt/known_fields.h"
@@ -18,7 +19,8 @@ namespace {
 
 using Meaning = FieldMeaning;
 
-// The messages of a pair that some data have in place of turns; nothing for a turn.
+// The messages of a pair that some data have in place of turns; nothing for a turn. What else a
+// pair says, such as thoughts and a weight, is about the answer.
 std::vector<OrderedJson> TurnsOfPair(const OrderedJson& turn) {
   constexpr std::array<std::array<const char*, 2>, 2> kPairs = {
       {{"human", "assistant"}, {"input", "output"}}};
@@ -26,11 +28,14 @@ std::vector<OrderedJson> TurnsOfPair(const OrderedJson& turn) {
   std::vector<OrderedJson> turns;
   for (const auto& [question, answer] : kPairs) {
     if (!HasField(turn, question) || !HasField(turn, answer)) continue;
-    if (HasField(turn, "system") && turn["system"] != "") {
+    OrderedJson rest = turn;
+    for (const char* taken : {"system", "role", "content", question, answer}) rest.erase(taken);
+    if (turn.contains("system") && !SaysNothing(turn["system"])) {
       turns.push_back({{"role", "system"}, {"content", turn["system"]}});
     }
     turns.push_back({{"role", "user"}, {"content", turn[question]}});
     turns.push_back({{"role", "assistant"}, {"content", turn[answer]}});
+    turns.back().update(rest);
     return turns;
   }
   return turns;
@@ -41,7 +46,9 @@ void AddTurns(const OrderedJson& value, const std::string& field, Conversation& 
               bool prefers_from = false) {
   if (!value.is_array() || value.empty()) {
     ThrowInvalidInput("field '{}': expected a list of messages, found {}", field,
-                      value.is_array() ? "an empty list" : value.type_name());
+                      value.is_array()    ? "an empty list"
+                      : value.is_string() ? "a text that is no JSON list"
+                                          : value.type_name());
   }
   for (std::size_t t = 0; t < value.size(); ++t) {
     const Conversation::Origin origin = {field, static_cast<std::int64_t>(t)};
@@ -120,12 +127,21 @@ OrderedJson StructureOf(const OrderedJson& record, Meaning meaning, const FieldT
   return value;
 }
 
+// A variable as tables write it: CSV has texts alone, and "false" is true to a template.
+OrderedJson VariableOf(const OrderedJson& value) {
+  if (!value.is_string()) return value;
+  const std::string text = LowerCase(Trim(value.get_ref<const std::string&>()));
+  if (text == "true" || text == "false") return text == "true";
+  return value;
+}
+
 OrderedJson VariablesOf(const OrderedJson& record, const FieldTest& is_laid_out,
                         Conversation& conversation) {
   OrderedJson variables = StructureOf(record, Meaning::kVariables, is_laid_out, conversation);
-  for (const auto& [name, value] : record.items()) {
-    if (!IsKnownAs(name, Meaning::kVariable) || value.is_null()) continue;
+  for (const auto& [name, written] : record.items()) {
+    if (!IsKnownAs(name, Meaning::kVariable) || SaysNothing(written)) continue;
     if (is_laid_out && is_laid_out(name)) continue;
+    const OrderedJson value = VariableOf(written);
     const auto known = variables.is_null() ? variables.end() : variables.find(name);
     if (known != variables.end() && *known != value) {
       ThrowInvalidInput("field '{}' and chat_template_kwargs differ; keep one of them", name);
@@ -135,10 +151,15 @@ OrderedJson VariablesOf(const OrderedJson& record, const FieldTest& is_laid_out,
   }
   // Texts to answer from, which transformers gives to templates under this name.
   if (const auto texts = record.find("documents");
-      texts != record.end() && texts->is_array() && !(is_laid_out && is_laid_out("documents"))) {
-    variables["documents"] = *texts;
-    conversation.fields.emplace_back("documents");
+      texts != record.end() && !(is_laid_out && is_laid_out("documents"))) {
+    OrderedJson list = *texts;
+    const bool is_json = !list.is_string() || !TryParseJson(list.get<std::string>(), list);
+    if (is_json && list.is_array()) {
+      variables["documents"] = std::move(list);
+      conversation.fields.emplace_back("documents");
+    }
   }
+  DropNulls(variables);
   return variables;
 }
 

@@ -25,6 +25,8 @@ constexpr std::string_view kPair = "an answer of a preference pair; only one ans
 constexpr std::string_view kPrompt = "text for the model to read";
 constexpr std::string_view kAnswer = "an answer";
 constexpr std::string_view kMask = "which tokens are trained on, for which there must be input_ids";
+constexpr std::string_view kUnclearMask =
+    "what is not trained on, in a sense that differs from program to program";
 
 // Of one meaning, the most usual name first.
 constexpr KnownField kFields[] = {
@@ -38,12 +40,23 @@ constexpr KnownField kFields[] = {
     {"reasoning_content", Meaning::kThoughts, kThoughts},
     {"thinking", Meaning::kThoughts, kThoughts},
     {"reasoning", Meaning::kThoughts, kThoughts},
+    {"thoughts", Meaning::kThoughts, kThoughts},
+    {"thought", Meaning::kThoughts, kThoughts},
+    {"chain_of_thought", Meaning::kThoughts, kThoughts},
+    {"cot", Meaning::kThoughts, kThoughts},
+    {"complex_cot", Meaning::kThoughts, kThoughts},
     {"weight", Meaning::kFlag, kFlag},
     {"loss", Meaning::kFlag, kFlag},
     {"train", Meaning::kFlag, kFlag},
     {"training", Meaning::kFlag, kFlag},
     {"trainable", Meaning::kFlag, kFlag},
     {"loss_mask", Meaning::kFlag, kFlag},
+    {"loss_scale", Meaning::kFlag, kFlag},
+    {"loss_weight", Meaning::kFlag, kFlag},
+    {"mask", Meaning::kUnclearMask, kUnclearMask},
+    {"masked", Meaning::kUnclearMask, kUnclearMask},
+    {"is_masked", Meaning::kUnclearMask, kUnclearMask},
+    {"ignore", Meaning::kUnclearMask, kUnclearMask},
     {"tool_calls", Meaning::kCalls, "calls of tools"},
     {"function_call", Meaning::kCalls, "a call of a tool"},
     {"completion_mask", Meaning::kMask, kMask},
@@ -64,6 +77,10 @@ constexpr KnownField kFields[] = {
     {"instruction", Meaning::kPrompt, kPrompt},
     {"input", Meaning::kPrompt, kPrompt},
     {"context", Meaning::kPrompt, kPrompt},
+    {"passage", Meaning::kPrompt, kPrompt},
+    {"passages", Meaning::kPrompt, kPrompt},
+    {"background", Meaning::kPrompt, kPrompt},
+    {"knowledge", Meaning::kPrompt, kPrompt},
     {"history", Meaning::kPrompt, "earlier turns"},
     {"documents", Meaning::kPrompt, "texts to answer from"},
     {"messages", Meaning::kPrompt, "a conversation"},
@@ -82,6 +99,14 @@ constexpr KnownField kFields[] = {
     {"tool_call_id", Meaning::kOther, "which call a tool answers", false},
     {"name", Meaning::kOther, "the name of a speaker or tool", false},
 };
+
+// A name as programs of all habits write it: "systemPrompt", "System prompt" and "system_prompt"
+// are one.
+std::string Squeezed(std::string_view name) {
+  std::string letters = LowerCase(name);
+  std::erase_if(letters, [](char c) { return c == '_' || c == '-' || c == ' '; });
+  return letters;
+}
 
 struct RoleNames {
   std::string_view role;
@@ -109,12 +134,18 @@ bool IsKnownAs(std::string_view name, FieldMeaning meaning) {
   return known != nullptr && known->meaning == meaning;
 }
 
-bool IsPartOfConversation(std::string_view name) {
-  const KnownField* known = FindKnownField(LowerCase(name));
-  if (known == nullptr) return false;
-  const Meaning meaning = known->meaning;
-  return meaning == Meaning::kPrompt || meaning == Meaning::kAnswer ||
-         meaning == Meaning::kSystem || meaning == Meaning::kTools || meaning == Meaning::kThoughts;
+bool IsPartOfConversation(std::string_view name) { return !NameOfPart(name).empty(); }
+
+std::string_view NameOfPart(std::string_view name) {
+  const std::string letters = Squeezed(name);
+  for (const KnownField& field : kFields) {
+    const Meaning meaning = field.meaning;
+    const bool is_part = meaning == Meaning::kPrompt || meaning == Meaning::kAnswer ||
+                         meaning == Meaning::kSystem || meaning == Meaning::kTools ||
+                         meaning == Meaning::kThoughts;
+    if (is_part && Squeezed(field.name) == letters) return field.name;
+  }
+  return {};
 }
 
 std::vector<std::string> NamesOf(FieldMeaning meaning) {

@@ -15,18 +15,19 @@
 namespace qlora {
 
 enum class FieldMeaning {
-  kSystem,     // the system text of a record
-  kTools,      // the tools of a record
-  kVariables,  // variables of the chat template, for one record: an object
-  kVariable,   // one such variable
-  kPrompt,     // what the model reads, in some formats
-  kAnswer,     // what the model writes, in some formats
-  kThoughts,   // what the assistant thought before it spoke
-  kFlag,       // whether an answer is trained on
-  kCalls,      // calls of tools of a message
-  kMask,       // which of the tokens of a record are trained on
-  kPartMask,   // which parts of an answer are trained on
-  kOther,      // used by one format at most
+  kSystem,       // the system text of a record
+  kTools,        // the tools of a record
+  kVariables,    // variables of the chat template, for one record: an object
+  kVariable,     // one such variable
+  kPrompt,       // what the model reads, in some formats
+  kAnswer,       // what the model writes, in some formats
+  kThoughts,     // what the assistant thought before it spoke
+  kFlag,         // whether an answer is trained on
+  kCalls,        // calls of tools of a message
+  kMask,         // which of the tokens of a record are trained on
+  kPartMask,     // which parts of an answer are trained on
+  kUnclearMask,  // whether an answer is trained on, in a sense that the name does not tell
+  kOther,        // used by one format at most
 };
 
 struct KnownField {
@@ -44,6 +45,8 @@ bool IsKnownAs(std::string_view name, FieldMeaning meaning);
 // True for a field, in capitals or not, that reads like a part of the conversation: what the model
 // reads or writes, a system text, tools, thoughts.
 bool IsPartOfConversation(std::string_view name);
+// Returns the name that such a field has here: "system_prompt" of "systemPrompt"; "" for others.
+std::string_view NameOfPart(std::string_view name);
 
 // The names of one meaning, the most usual first.
 std::vector<std::string> NamesOf(FieldMeaning meaning);

@@ -259,7 +259,7 @@ Conversation RecordLayout::WholeConversation(const OrderedJson& record) const {
 }
 
 Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
-  const bool has_messages = HasField(record, "messages");
+  const bool has_messages = record.contains("messages") && !SaysNothing(record["messages"]);
   if (prompt_ && !has_messages) return FieldsAsConversation(record, false);
   // Prompts that are lists of messages: the completion is not looked at, and need not be there.
   if (!has_messages && layout_.format == RecordFormat::kPromptCompletion) {

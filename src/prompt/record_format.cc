@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
 
 namespace qlora {
 namespace {
@@ -42,16 +43,23 @@ bool Has(const OrderedJson& record, std::string_view key) {
   return HasField(record, std::string(key).c_str());
 }
 
-// Returns the one of these names that the record has; nothing when it has none, or several: a guess
-// would train on the wrong text without a word.
+bool Says(const OrderedJson& record, std::string_view key) {
+  return Has(record, key) && !SaysNothing(record[std::string(key)]);
+}
+
+// Returns the one of these names that says something in the record, or the only one that it has;
+// nothing when there is none, or several: a guess would train on the wrong text without a word.
 std::optional<FieldName> OnlyName(const OrderedJson& record, Names names) {
-  std::optional<FieldName> found;
-  for (const std::string_view name : names) {
-    if (!Has(record, name)) continue;
-    if (found) return std::nullopt;
-    found = {names.front(), name};
+  for (const auto& test : {Says, Has}) {
+    std::optional<FieldName> found;
+    for (const std::string_view name : names) {
+      if (!test(record, name)) continue;
+      if (found) return std::nullopt;
+      found = {names.front(), name};
+    }
+    if (found) return found;
   }
-  return found;
+  return std::nullopt;
 }
 
 // Returns the names that fit the record, of one format or of any (kAuto).
@@ -69,7 +77,7 @@ std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFo
   if (is_asked(RecordFormat::kInstruction) && has_instruction) {
     auto found = fit(RecordFormat::kInstruction, kInstructionNames, kOutputNames);
     // A question beside the instruction: the record does not tell which of them is meant.
-    const bool asks = Has(record, "prompt") || Has(record, "question") || Has(record, "query");
+    const bool asks = Says(record, "prompt") || Says(record, "question") || Says(record, "query");
     if (!found || (asks && format == RecordFormat::kAuto)) return std::nullopt;
     // Both names: that of the format is read.
     const FieldName input = OnlyName(record, kInputNames).value_or(FieldName{"input", "input"});
@@ -118,7 +126,8 @@ std::string NamesInLowerCase(const OrderedJson& record) {
 std::string ListOfRecords(const OrderedJson& record) {
   for (const auto& item : record.items()) {
     const OrderedJson& value = item.value();
-    const bool is_list = value.is_array() && !value.empty() && value.front().is_object();
+    const bool is_list = value.is_array() && !value.empty() && value.front().is_object() &&
+                         !IsPartOfConversation(item.key());
     if (is_list && DetectRecordFormat(value.front(), false)) return item.key();
   }
   return "";
@@ -155,10 +164,10 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   const auto found = [](RecordFormat format) { return DetectedFormat{format, {}}; };
   if (has("input_ids")) return found(RecordFormat::kInputIds);
   if (has_template) return found(RecordFormat::kTemplate);
-  if (has("messages")) return found(RecordFormat::kMessages);
-  if (has("conversations")) return found(RecordFormat::kShareGpt);
-  // A text of this name is none.
-  if (has("conversation") && record["conversation"].is_array()) {
+  if (Says(record, "messages")) return found(RecordFormat::kMessages);
+  if (Says(record, "conversations")) return found(RecordFormat::kShareGpt);
+  // A text of this name is none, unless it holds turns.
+  if (Says(record, "conversation") && AsTurns(record["conversation"]).is_array()) {
     return DetectedFormat{RecordFormat::kShareGpt, {{"conversations", "conversation"}}};
   }
   if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
@@ -167,7 +176,11 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   // Such records often have "prompt" next to chosen and rejected. Other names would find a pair
   // among them that no one meant.
   if (IsPreferencePair(record)) return std::nullopt;
-  return FindOtherNames(record, RecordFormat::kAuto);
+  if (auto other = FindOtherNames(record, RecordFormat::kAuto)) return other;
+  // A list of no messages, which is refused as such.
+  if (has("messages")) return found(RecordFormat::kMessages);
+  if (has("conversations")) return found(RecordFormat::kShareGpt);
+  return std::nullopt;
 }
 
 std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format) {
@@ -215,22 +228,54 @@ void ThrowUnknownFormat(const OrderedJson& record) {
       KeysOf(record));
 }
 
-OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
-  // CSV has no other way to hold a list.
-  for (const char* key : {"messages", "conversations"}) {
-    if (!HasField(record, key) || !record[key].is_string()) continue;
-    OrderedJson list;
-    const bool is_json = !TryParseJson(record[key].get_ref<const std::string&>(), list);
-    if (is_json && list.is_array()) record[key] = std::move(list);
+OrderedJson AsTurns(const OrderedJson& value) {
+  if (!value.is_string()) return value;
+  const std::string_view text = Trim(value.get_ref<const std::string&>());
+  if (!text.starts_with('[') && !text.starts_with('{')) return value;
+  const auto is_turn = [](const OrderedJson& one) {
+    const auto has = [&one](const char* name) { return one.is_object() && one.contains(name); };
+    return has("role") || has("from") || (has("human") && has("assistant")) ||
+           (has("input") && has("output"));
+  };
+  OrderedJson turns;
+  if (!TryParseJson(text, turns)) {
+    const bool holds_turns = turns.is_array() ? !turns.empty() && is_turn(turns.front())
+                                              : turns.is_object() && turns.contains("role");
+    return holds_turns ? turns : value;
   }
+  const std::string_view inside = Trim(text.substr(text.find_first_not_of("[{ ")));
+  if (inside.starts_with("'role':") || inside.starts_with("'from':")) {
+    ThrowInvalidInput(
+        "messages as Python prints a list, with ' for quotes, are no JSON: write the field with "
+        "json.dumps");
+  }
+  return value;
+}
+
+OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
   for (const FieldName& name : names) {
     // A null is renamed too, so that it is reported as null and not as missing.
-    if (name.ours == name.theirs || !record.contains(name.theirs) || Has(record, name.ours)) {
+    if (name.ours == name.theirs || !record.contains(name.theirs) || Says(record, name.ours)) {
       continue;
     }
     OrderedJson value = std::move(record[std::string(name.theirs)]);
     record.erase(std::string(name.theirs));
     record[std::string(name.ours)] = std::move(value);
+  }
+  // CSV has no other way to hold a list.
+  for (const char* key : {"messages", "conversations"}) {
+    if (!HasField(record, key) || !record[key].is_string()) continue;
+    OrderedJson list;
+    const bool is_json = !TryParseJson(record[key].get_ref<const std::string&>(), list);
+    record[key] = is_json && list.is_array() ? std::move(list) : AsTurns(record[key]);
+  }
+  if (Has(record, "prompt") && Has(record, "completion")) {
+    OrderedJson prompt = AsTurns(record["prompt"]);
+    OrderedJson completion = AsTurns(record["completion"]);
+    if (prompt.is_array() && completion.is_array()) {
+      record["prompt"] = std::move(prompt);
+      record["completion"] = std::move(completion);
+    }
   }
   return record;
 }

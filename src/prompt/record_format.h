@@ -52,8 +52,12 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 // keys.
 [[noreturn]] void ThrowUnknownFormat(const OrderedJson& record);
 
-// Returns the record with the names of the format, and a list of messages that is written as a text
-// with JSON as a list.
+// Returns the list of turns, or the message, that a text holds as JSON; the value itself where it
+// is none. Errors: InvalidInput for turns as Python prints them, which pandas writes into CSV.
+OrderedJson AsTurns(const OrderedJson& value);
+
+// Returns the record with the names of the format, and lists of messages that are written as a text
+// with JSON as lists.
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
 // Returns "prompt: question, completion: answer": how each field is read.
 std::string DescribeFieldNames(const std::vector<FieldName>& names);

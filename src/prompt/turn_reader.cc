@@ -37,12 +37,6 @@ OrderedJson ListOfCalls(const OrderedJson& value) {
 
 }  // namespace
 
-OrderedJson ParsedText(const OrderedJson& value, const std::string& where) {
-  if (!value.is_string()) return value;
-  const auto& text = value.get_ref<const std::string&>();
-  return Trim(text).empty() ? OrderedJson() : ParseOrderedJson(text, where);
-}
-
 WrittenCalls SplitWrittenCalls(std::string_view text) {
   constexpr std::string_view kOpen = "<think>";
   constexpr std::string_view kClose = "</think>";
@@ -102,7 +96,7 @@ void TurnReader::Rename(const OrderedJson& turn) {
 // Roles in capitals are those in lower case where one is known.
 void TurnReader::TakeRole() {
   const OrderedJson& role = message_["role"];
-  if (role.is_null()) ThrowInvalidInput("{}: '{}' is missing", where_, role_key_);
+  if (SaysNothing(role)) ThrowInvalidInput("{}: '{}' is missing", where_, role_key_);
   role_ = TextOfValue(role, where_, role_key_);
   const std::string lower = LowerCase(role_);
   const std::string_view known = RoleOfTemplates(lower);
@@ -127,11 +121,18 @@ std::optional<bool> TurnReader::TakeFlags() {
                       parts.name,
                       "write {% generation %} in the chat template, or leave the field out");
   }
+  if (const FoundField mask = FindByMeaning(message_, Meaning::kUnclearMask)) {
+    ThrowInvalidInput(
+        "{}: '{}' reads like a mask, by which programs mean what is trained or what is not; write "
+        "'weight': 0 where an answer is not to be trained on, or leave the field out",
+        where_, mask.name);
+  }
   std::optional<bool> flag;
   std::vector<std::string> names;
   for (const auto& [name, value] : message_.items()) {
     if (!IsKnownAs(name, Meaning::kFlag)) continue;
     names.push_back(name);
+    if (SaysNothing(value)) continue;
     const bool trains = FlagOf({name, &value}, where_);
     if (flag && *flag != trains) {
       ThrowInvalidInput("{}: '{}' and another field differ about whether to train", where_, name);
@@ -219,18 +220,26 @@ void TurnReader::ReadCalls(OrderedJson& calls) {
   }
   for (OrderedJson& call : calls) {
     if (!call.is_object()) ThrowInvalidInput("{}: 'tool_calls' holds no objects", where_);
-    CompleteCall(call);
+    CompleteCall(call, where_);
     // OpenAI's form is {"type": "function", "function": {"name", "arguments"}}; others have the
     // inner object alone.
     OrderedJson& function = call.contains("function") ? call["function"] : call;
-    if (!function.is_object()) ThrowInvalidInput("{}: a tool call is not an object", where_);
+    if (!function.is_object()) {
+      ThrowInvalidInput("{}: 'function' of a tool call: expected an object, found {}", where_,
+                        function.type_name());
+    }
     std::string& text = arguments_.emplace_back();
     OrderedJson& arguments = function["arguments"];
     if (arguments.is_string()) {
       text = arguments.get<std::string>();
       arguments = ParsedText(text, where_ + ": tool-call arguments");
     }
-    if (arguments.is_null()) arguments = OrderedJson::object();
+    if (SaysNothing(arguments)) arguments = OrderedJson::object();
+    if (text.empty() && DropForeignArguments(function, conversation_.tools)) {
+      Warn(
+          "null as an argument of a call, which is trained as it stands (tables write it for what "
+          "nobody wrote)");
+    }
     if (!function.contains("name")) ThrowInvalidInput("{}: a tool call has no name", where_);
   }
 }
@@ -240,6 +249,10 @@ void TurnReader::ReadCalls(OrderedJson& calls) {
 void TurnReader::CheckContent(const OrderedJson& turn) {
   if (!message_["content"].is_null() || !results_.empty()) return;
   if (message_.contains("tool_calls")) return;
+  if (RoleOfTemplates(role_) == "tool") {  // a function that returns nothing
+    message_["content"] = "";
+    return;
+  }
   if (role_ == "assistant" && FindByMeaning(message_, Meaning::kThoughts)) {
     message_["content"] = "";
     return;

@@ -12,10 +12,6 @@
 
 namespace qlora {
 
-// Returns a value that tables must write as a text that holds JSON. An empty text is null. Errors:
-// InvalidInput, which begins with `where`.
-OrderedJson ParsedText(const OrderedJson& value, const std::string& where);
-
 // The text of a function_call: calls as JSON, perhaps behind a thought in tags.
 struct WrittenCalls {
   std::string_view thoughts;

@@ -265,6 +265,22 @@ TEST_F(MigrateValuesTest, StrategiesAndSchedules) {
       })) << yaml;
     }
   }
+  const std::string kwargs =
+      "use_peft: true\nlr_scheduler_type: cosine_with_restarts\n"
+      "lr_scheduler_kwargs: ";
+  EXPECT_THAT(Yaml(kwargs + "{num_cycles: 2.0}\n", "trl"), HasSubstr("lr_scheduler_cycles: 2\n"));
+  // A half falls to half of the rate there.
+  EXPECT_EQ(FateOf(kwargs + "{num_cycles: 0.5}\n", "trl", "lr_scheduler_kwargs.num_cycles"),
+            Fate::kUnsupported);
+  for (const char* nothing : {"null", "{}", "[]", "\"\""}) {
+    EXPECT_EQ(FateOf(kwargs + nothing + "\n", "trl", "lr_scheduler_kwargs"), Fate::kNotNeeded);
+  }
+  const std::string warmup =
+      "model: m\niters: 9\nlr_schedule: {name: cosine_decay, warmup: 0, "
+      "warmup_init: 1e-7, arguments: [1e-5, 9]}\n";
+  for (const char* key : {"lr_schedule.warmup", "lr_schedule.warmup_init"}) {
+    EXPECT_EQ(FateOf(warmup, "mlx-lm", key), Fate::kNotNeeded) << key;
+  }
   EXPECT_EQ(FateOf("base_model: m\nlr_quadratic_warmup: true\n", "axolotl", "lr_quadratic_warmup"),
             Fate::kUnsupported);
   EXPECT_EQ(FateOf("base_model: m\nspecial_tokens: {pad_token: x, eos_token: y}\n", "axolotl",

@@ -215,5 +215,23 @@ TEST_F(DatasetTest, ARecordOfSeveralSamplesIsNotDivided) {
   }
 }
 
+TEST_F(DatasetTest, ATextIsSharedWhateverIsTrainedOfIt) {
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}",
+      tokenizer_);
+  const auto open = [&](const std::string& weight, const std::string& last) {
+    return Dataset::Open(
+        folder_.With("d.jsonl", R"({"messages": [{"role": "user", "content": "u"}, )"
+                                R"({"role": "assistant", "content": "x")" +
+                                    weight + R"(}, {"role": "assistant", "content": ")" + last +
+                                    "\"}]}"),
+        tokenizer_, &chat);
+  };
+  const Dataset data = open("", "y");
+  EXPECT_EQ(data.CountShared(open(R"(, "weight": 0)", "y")), 1);
+  EXPECT_EQ(data.CountShared(open("", "z")), 0);
+}
+
 }  // namespace
 }  // namespace qlora

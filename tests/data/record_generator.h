@@ -17,7 +17,7 @@ namespace qlora {
 // A word that stands in the record once.
 struct Mark {
   std::string word;
-  std::string path;     // that a finding about it begins with: "messages[].content"
+  std::string path;        // that a finding about it begins with: "messages[].content"
   bool is_answer = false;  // written by the assistant
   bool learnt = false;     // and not masked
 };
@@ -110,7 +110,12 @@ class RecordGenerator {
 
   OrderedJson Content(const std::string& path, bool learnt) {
     if (made_.is_plain) return Text(path, learnt);
-    if (Chance(12)) return OrderedJson::array({{{"type", "text"}, {"text", Text(path, learnt)}}});
+    if (Chance(12)) {
+      OrderedJson part = {{"type", "text"}, {"text", Text(path, learnt)}};
+      if (Chance(2)) part["image_url"] = nullptr;
+      if (Chance(6)) part["type"] = nullptr;
+      return OrderedJson::array({part});
+    }
     if (Chance(30)) return Below(100'000);
     if (Chance(12)) return Of<OrderedJson>({"4", "yes", "a", "Ok.", "No", true});
     return Text(path, learnt);
@@ -143,9 +148,13 @@ class RecordGenerator {
                                 {"properties", properties},
                                 {"required", {properties.begin().key()}}}}};
       if (!made_.is_plain && Chance(3)) {
+        for (OrderedJson& property : function["parameters"]["properties"]) {
+          property["enum"] = nullptr;
+        }
         function["parameters"]["properties"]["other"] = nullptr;
         function["strict"] = nullptr;
       }
+      if (!made_.is_plain && Chance(8)) function["parameters"] = function["parameters"].dump();
       const bool is_bare = !made_.is_plain && Chance(4);
       tools.push_back(is_bare ? function
                               : OrderedJson({{"type", "function"}, {"function", function}}));
@@ -157,7 +166,13 @@ class RecordGenerator {
   OrderedJson Call(const std::string& path, bool learnt, const std::string& id) {
     OrderedJson function = {{"name", Word(path, learnt)}, {"arguments", nullptr}};
     if (made_.is_plain || !Chance(8)) function["arguments"] = Arguments(path, learnt);
-    OrderedJson call = {{"type", "function"}, {"function", function}};
+    if (!made_.is_plain && Chance(8)) {
+      function[Of<std::string>({"args", "parameters"})] = function["arguments"];
+      function.erase("arguments");
+    }
+    OrderedJson call = function;
+    call["type"] = "tool_call";
+    if (made_.is_plain || !Chance(6)) call = {{"type", "function"}, {"function", function}};
     if (made_.is_plain || !Chance(4)) call["id"] = id;
     if (!made_.is_plain && Chance(8)) call["index"] = nullptr;
     return call;
@@ -203,13 +218,20 @@ class RecordGenerator {
     } else if (!made_.is_plain && Chance(4)) {
       turn["tool_calls"] = Nothing();
     }
-    if (!learnt)
-      turn[Of<std::string>({"weight", "train", "loss"})] =
-          Chance(2) ? OrderedJson(0) : OrderedJson(false);
+    AddFlag(turn, learnt);
     turns.push_back(turn);
     answers_ = false;
     if (!made_.is_plain) std::shuffle(ids.begin(), ids.end(), random_);
     for (const std::string& id : ids) AddResult(turns, path, value, by_from, id);
+  }
+
+  void AddFlag(OrderedJson& turn, bool learnt) {
+    const std::string name = Of<std::string>({"weight", "train", "loss", "loss_scale"});
+    if (!learnt) {
+      turn[name] = Of<OrderedJson>({0, false});
+    } else if (!made_.is_plain && Chance(6)) {
+      turn[name] = Of<OrderedJson>({1, true, nullptr, ""});
+    }
   }
 
   void AddResult(OrderedJson& turns, const std::string& path, const std::string& value,
@@ -219,6 +241,10 @@ class RecordGenerator {
     result[value] = Text(path + value);
     if (!made_.is_plain && Chance(4)) {
       result[value] = {{Word(path + value), Below(50)}, {"rising", true}};
+    } else if (!made_.is_plain && Chance(8)) {
+      result[value] = OrderedJson::array({{{"text", Word(path + value)}, {"score", 0.25}}});
+    } else if (!made_.is_plain && Chance(12)) {
+      result[value] = Nothing();
     }
     if (made_.is_plain || !Chance(4)) result["tool_call_id"] = id;
     turns.push_back(result);
@@ -268,6 +294,8 @@ class RecordGenerator {
     }
     if (Chance(12)) turn["name"] = Word(list + "[].name");
     if (Chance(12)) turn["note"] = Word(list + "[].note");
+    if (Chance(12)) turn["reasoning_content"] = OrderedJson::array();
+    if (Chance(12)) turn["annotations"] = OrderedJson::array();
   }
 
   void AddPromptAndCompletion() {
@@ -275,6 +303,12 @@ class RecordGenerator {
     made_.record["prompt"] = {{{"role", "user"}, {"content", Text(path)}}};
     made_.record["completion"] = {
         {{"role", "assistant"}, {"content", Text("completion[].content", true)}}};
+    if (Chance(6)) {
+      for (const char* name : {"prompt", "completion"}) {
+        made_.record[name] = made_.record[name].dump();
+      }
+    }
+    if (Chance(6)) made_.record["messages"] = Nothing();
   }
 
   void AddAlpaca() {
@@ -291,6 +325,11 @@ class RecordGenerator {
     const std::string answer = Of<std::string>({"completion", "answer", "response", "output"});
     made_.record[question] = Text(question);
     made_.record[answer] = Text(answer, true);
+    if (question != "prompt" && Chance(6)) made_.record["prompt"] = "";
+    if (Chance(4)) {
+      const std::string name = Of<std::string>({"reasoning", "thought", "cot"});
+      made_.record[name] = Text(name, true);
+    }
     AddHistory();
   }
 
@@ -311,9 +350,17 @@ class RecordGenerator {
       const std::string path = "conversations[].";
       const std::string question = human ? "human" : "input";
       const std::string answer = human ? "assistant" : "output";
-      pairs.push_back({{question, Text(path + question)}, {answer, Text(path + answer, true)}});
+      const bool learnt = !Chance(6);
+      pairs.push_back({{question, Text(path + question)}});
+      answers_ = true;
+      pairs.back()[answer] = Text(path + answer, learnt);
+      if (Chance(4)) pairs.back()["reasoning"] = Text(path + "reasoning", learnt);
+      answers_ = false;
+      AddFlag(pairs.back(), learnt);
+      if (Chance(12)) pairs.back()["system"] = Nothing();
     }
     made_.record["conversation"] = pairs;
+    if (Chance(6)) made_.record["conversation"] = pairs.dump();
   }
 
   void AddOthers() {
@@ -321,11 +368,18 @@ class RecordGenerator {
     if (Chance(6)) made_.record["score"] = nullptr;
     if (Chance(20)) {
       const std::string name =
-          Of<std::string>({"context", "history", "System", "response", "query"});
+          Of<std::string>({"context", "history", "System", "systemPrompt", "response", "query"});
       // A response is the answer of messages that have none.
       if (!made_.record.contains(name)) made_.record[name] = Text(name, name == "response");
     }
     if (Chance(20)) made_.record["images"] = {Word("images")};
+    if (Chance(12)) made_.record["chat_template_kwargs"] = {{"reasoning_effort", nullptr}};
+    if (Chance(12)) {
+      const OrderedJson text = {{"title", Word("documents")}, {"text", Word("documents")}};
+      made_.record["documents"] = OrderedJson::array({text});
+      made_.record["documents"][0]["url"] = nullptr;
+      if (Chance(3)) made_.record["documents"] = made_.record["documents"].dump();
+    }
   }
 
   std::mt19937_64 random_;

@@ -17,8 +17,11 @@
 #include "data/record_encoder.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
+#include "prompt/known_fields.h"
 #include "prompt/record_format.h"
 #include "prompt/rendered_conversation.h"
+#include "records/record_file.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -220,6 +223,46 @@ TEST_F(RecordGeneratorTest, EveryTextIsShownOrNamed) {
   for (const auto& [kind, times] : refused_)
     std::cout << "refused " << times << ": " << kind << "\n";
   for (const auto& [kind, times] : faults_) std::cout << "FAULT " << times << ": " << kind << "\n";
+}
+
+// A record as the only row of a CSV file: what is no text is JSON, and nothing is an empty field.
+std::string CsvOf(const OrderedJson& record) {
+  std::string header;
+  std::string row;
+  for (const auto& [name, value] : record.items()) {
+    const std::string text = SaysNothing(value)  ? ""
+                             : value.is_string() ? value.get<std::string>()
+                                                 : value.dump();
+    const char* separator = header.empty() ? "" : ",";
+    header += separator + name;
+    row += separator + ('"' + ReplaceAll(text, "\"", "\"\"") + '"');
+  }
+  return header + "\n" + row + "\n";
+}
+
+TEST_F(RecordGeneratorTest, EachContainerGivesTheSameSample) {
+  const std::vector<Subject> subjects = Subjects();
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path();
+  const auto read = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+    return RecordFile(FileBytes(folder / name)).Read(0);
+  };
+  RecordGenerator generator(2);
+  for (int i = 0; i < 60; ++i) {
+    const OrderedJson record = generator.Next().record;
+    const Subject& subject = subjects[i % std::ssize(subjects)];
+    const std::optional<EncodedRecord> expected = Encode(record, subject);
+    for (const OrderedJson& other :
+         {read("d.jsonl", record.dump()), read("d.json", "[\n" + record.dump(2) + "\n]"),
+          read("d.csv", CsvOf(record))}) {
+      const std::optional<EncodedRecord> found = Encode(other, subject);
+      ASSERT_EQ(found.has_value(), expected.has_value()) << record.dump() << "\n" << other.dump();
+      if (!found) continue;
+      EXPECT_EQ(found->sample.ids, expected->sample.ids) << record.dump() << "\n" << subject.name;
+      EXPECT_EQ(found->sample.labels, expected->sample.labels) << record.dump();
+    }
+  }
 }
 
 }  // namespace

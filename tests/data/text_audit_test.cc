@@ -14,6 +14,7 @@ namespace qlora {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -200,6 +201,41 @@ TEST_F(TextAuditTest, ATextIsAtAPlaceOfItsOwn) {
   EXPECT_THAT(Found(moves, R"({"messages": [{"role": "user", "content": "How many ropes?"},
                                 {"role": "assistant", "content": "Ninety ropes."}]})"),
               ElementsAre(AllOf(HasSubstr("of the role assistant"), HasSubstr("not trained on"))));
+}
+
+TEST_F(TextAuditTest, ATextThatIsCutOrShownOnceOfTwiceIsNamed) {
+  const auto chat = [this](const std::string& said) {
+    return ChatTemplate("{% for m in messages %}" + said +
+                            "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
+                        tokenizer_);
+  };
+  const std::string record = R"({"messages": [
+      {"role": "user", "content": "How high is the tide in Brest?"},
+      {"role": "assistant", "content": "Four metres, and it is rising fast."},
+      {"role": "user", "content": "How high is the tide in Brest?"},
+      {"role": "assistant", "content": "Four metres, and it is rising fast."}]})";
+  EXPECT_THAT(Found(chat("{{ m.role }}:{{ m.content }}{{ eos_token }}"), record), IsEmpty());
+  for (const char* cut : {"[:12]", "[12:]", "[:-3]", ".split(' ')[0]"}) {
+    EXPECT_THAT(
+        Found(chat(std::string("{{ m.role }}:{{ m.content") + cut + " }}{{ eos_token }}"), record),
+        ElementsAre(HasSubstr("of the role assistant"), HasSubstr("of the role user")))
+        << cut;
+  }
+  EXPECT_THAT(
+      Found(chat("{% if loop.index0 < 2 or m.content != messages[loop.index0 - 2].content %}"
+                 "{{ m.role }}:{{ m.content }}{{ eos_token }}{% endif %}"),
+            record),
+      ElementsAre(AllOf(HasSubstr("of the role assistant"), HasSubstr("part")),
+                  HasSubstr("more often than the chat template shows them")));
+  // What the assistant did not write is not to be learnt.
+  EXPECT_THAT(Found(chat("{{ m.role }}:{% if m.role == 'assistant' %}"
+                         "{{ messages[loop.index0 - 1].content }} {% endif %}{{ m.content }}"
+                         "{{ eos_token }}"),
+                    record),
+              ElementsAre(AllOf(HasSubstr("of the role user"), HasSubstr("trained on as if"))));
+  EXPECT_THAT(
+      Found(chat("{{ m.get('name') }} {{ m.role }}:{{ m.content }}{{ eos_token }}"), record),
+      Contains(HasSubstr("shows None")));
 }
 
 TEST_F(TextAuditTest, OtherWritingsOfATextCount) {

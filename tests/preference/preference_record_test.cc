@@ -1,5 +1,6 @@
 #include "preference/preference_record.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,6 +67,19 @@ TEST(PreferenceRecordTest, ReadsTexts) {
 constexpr const char* kHi = R"({"role":"user","content":"Hi"})";
 constexpr const char* kGood = R"({"role":"assistant","content":"Hello"})";
 constexpr const char* kBad = R"({"role":"assistant","content":"No"})";
+
+TEST(PreferenceRecordTest, APromptThatSaysNothingIsNone) {
+  const std::string sides =
+      fmt::format(R"("chosen":[{0},{1}],"rejected":[{0},{2}])", kHi, kGood, kBad);
+  const Texts expected = AnswersOf("{" + sides + "}");
+  for (const char* nothing : {"null", "\"\"", "[]"}) {
+    EXPECT_EQ(AnswersOf(fmt::format(R"({{"prompt":{},{}}})", nothing, sides)), expected) << nothing;
+  }
+  // Tables hold messages as texts.
+  EXPECT_EQ(AnswersOf(fmt::format(R"({{"prompt":[{}],"chosen":{},"rejected":{}}})", kHi,
+                                  OrderedJson(kGood).dump(), OrderedJson(kBad).dump())),
+            expected);
+}
 
 TEST(PreferenceRecordTest, ReadsConversations) {
   const auto pair = [](const std::string& before, const std::string& after) {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "io/json.h"
 #include "prompt/known_fields.h"
+#include "prompt/missing_values.h"
 #include "prompt/turn_reader.h"
 
 namespace qlora {
@@ -57,7 +58,8 @@ class Collector {
     }
     if (has_turns && value.is_array()) return CollectTurns(name, value);
     if (has_turns && value.is_object()) return CollectTurn(name, 0, value);
-    const bool is_thoughts = IsKnownAs(name, FieldMeaning::kThoughts) && !layout_.Uses(name);
+    const bool is_thoughts =
+        IsKnownAs(name, FieldMeaning::kThoughts) && !layout_.Reads(name) && !layout_.Answers(name);
     const bool is_answer =
         is_thoughts || layout_.Answers(name) || (has_turns && !layout_.Uses(name));
     const std::size_t message = is_answer ? conversation_.messages.size() - 1 : kNoMessage;
@@ -104,12 +106,25 @@ class Collector {
     for (const auto& [key, value] : turn.items()) {
       if (SaysNothing(value) || IsLabelField(key)) continue;
       if (is_pair) {
-        const bool is_answer = key == "assistant" || key == "output";
-        const std::string_view role = is_answer ? "assistant" : key == "system" ? "system" : "user";
-        AddTexts(value, NewSite(list + key, TextKind::kContent, MessageOf(name, t, role)));
-        continue;
+        CollectPairField(name, t, key, value, turn);
+      } else {
+        CollectTurnField(list + key, key, value, turn, message);
       }
-      CollectTurnField(list + key, key, value, turn, message);
+    }
+  }
+
+  // What is neither of the two texts is about the answer.
+  void CollectPairField(const std::string& name, std::int64_t t, const std::string& key,
+                        const OrderedJson& value, const OrderedJson& turn) {
+    const std::string path = name + "[]." + key;
+    const bool is_question = key == "human" || key == "input";
+    const bool is_answer = key == "assistant" || key == "output";
+    const std::string_view role = is_question ? "user" : key == "system" ? "system" : "assistant";
+    const std::size_t message = MessageOf(name, t, role);
+    if (is_question || is_answer || key == "system") {
+      AddTexts(value, NewSite(path, TextKind::kContent, message));
+    } else {
+      CollectTurnField(path, key, value, turn, message);
     }
   }
 
@@ -126,7 +141,7 @@ class Collector {
       return CollectCalls(path, value, message);
     }
     if (key == "content" || key == "value") {
-      const OrderedJson& role = turn.contains("role") ? turn["role"] : turn["from"];
+      const OrderedJson role = turn.value("role", turn.value("from", OrderedJson()));
       const std::string name = role.is_string() ? LowerCase(role.get<std::string>()) : "";
       if (RoleOfTemplates(name) == kCallRole) return CollectCalls(path, value, message);
       return CollectContent(path, value, message);
@@ -139,12 +154,12 @@ class Collector {
     const TextSite* site = NewSite(path, TextKind::kContent, message);
     if (!content.is_array()) return AddTexts(content, site);
     for (const OrderedJson& part : content) {
-      const bool is_part = part.is_object() && part.contains("type") && part["type"].is_string();
-      if (!is_part) {
+      const bool has_type = part.is_object() && part.contains("type") && part["type"].is_string();
+      if (!has_type && !(part.is_object() && part.contains("text"))) {
         AddTexts(part, site);
         continue;
       }
-      const std::string type = part["type"];
+      const std::string type = has_type ? part["type"] : OrderedJson("text");
       if (type == "redacted_thinking") continue;
       const TextSite* inner =
           type == "thinking" || type == "reasoning"
@@ -154,7 +169,7 @@ class Collector {
                                   : site;
       for (const auto& [key, value] : part.items()) {
         const bool is_tie = key == "id" || key == "tool_use_id" || key == "is_error";
-        if (is_tie || IsLabelField(key)) continue;
+        if (is_tie || IsLabelField(key) || value.is_null()) continue;
         const bool is_extra = key == "signature" || key == "cache_control" || key == "citations";
         AddTexts(value, is_extra ? NewSite(path + "[]." + key, TextKind::kOther, message) : inner);
       }
@@ -176,9 +191,14 @@ class Collector {
       if (!call.is_object()) return AddTexts(call, name);
       for (const auto& [key, field] : call.items()) {
         if (key == "id" || key == "index" || IsLabelField(key) || key == "function") continue;
-        const TextSite* site = key == "name" ? name : key == "arguments" ? arguments : nullptr;
+        const TextSite* site = key == "name" ? name : IsArgumentsName(key) ? arguments : nullptr;
         if (site == nullptr) site = NewSite(path + "[]." + key, TextKind::kOther, message);
-        AddTexts(field, site);
+        if (site == arguments && field.is_object()) {
+          DropNulls(out_.parsed.emplace_back(field));  // which the conversation may lack
+          AddTexts(out_.parsed.back(), site);
+        } else {
+          AddTexts(field, site);
+        }
       }
     };
     const auto add_call = [&](const OrderedJson& call) {

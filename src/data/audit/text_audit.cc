@@ -18,8 +18,20 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kProbe = "Xylemquartz";
+constexpr std::string_view kProbeEnd = "Vexedjumbo";
 
-enum class Loss { kNotShown, kInPart, kNotTrained, kOfOthers, kBare };
+enum class Loss { kNotShown, kInPart, kNotTrained, kOfOthers, kBare, kOnce };
+
+// A text of the length of another, and of words as it is, by whose two ends a text that is cut
+// tells itself.
+std::string ProbeFor(std::string_view text) {
+  const std::string_view between = text.find(' ') == text.npos ? "" : " ";
+  const std::size_t ends = kProbe.size() + kProbeEnd.size() + 2 * between.size();
+  std::string probe(kProbe);
+  if (text.size() < ends) return probe;
+  probe.append(between).append(text.size() - ends, 'q').append(between);
+  return probe.append(kProbeEnd);
+}
 
 // The pieces of a text that templates take apart: lines, tags, and what is between them.
 std::vector<std::string_view> PiecesOf(std::string_view text) {
@@ -35,13 +47,13 @@ std::vector<std::string_view> PiecesOf(std::string_view text) {
 }
 
 // Replaces `part` in all texts of a value, and numbers that are written so.
-void ReplaceText(OrderedJson& value, std::string_view part) {
+void ReplaceText(OrderedJson& value, std::string_view part, std::string_view probe) {
   if (value.is_structured()) {
-    for (OrderedJson& item : value) ReplaceText(item, part);
+    for (OrderedJson& item : value) ReplaceText(item, part, probe);
   } else if (value.is_string()) {
-    value = ReplaceAll(value.get<std::string>(), part, kProbe);
+    value = ReplaceAll(value.get<std::string>(), part, probe);
   } else if (!value.is_null() && FormatJson(value) == part) {
-    value = kProbe;
+    value = probe;
   }
 }
 
@@ -60,6 +72,8 @@ std::string_view Describe(TextKind kind, Loss loss, bool is_answer) {
       return "trained on as if the assistant had written it";
     case Loss::kBare:
       return "thoughts that the chat template shows without a mark between them and the answer";
+    case Loss::kOnce:
+      return "texts that stand in the record more often than the chat template shows them";
     case Loss::kInPart:
       if (kind == TextKind::kThoughts) {
         return "thoughts that the chat template leaves out, so that the model learns to answer "
@@ -99,7 +113,8 @@ class TextAudit {
  public:
   TextAudit(const OrderedJson& record, RenderedConversation& chat, const TrainedTurns& trained,
             const RecordLayout& layout)
-      : chat_(chat),
+      : record_(record),
+        chat_(chat),
         conversation_(chat.conversation()),
         trained_(trained),
         texts_(CollectTexts(record, conversation_, layout)),
@@ -125,9 +140,11 @@ class TextAudit {
       Add("tool_call_id: results of tools with the id of no call", "");
     }
     for (const auto& [name, value] : conversation_.variables.items()) {
-      if (name == "documents" || chat_.ReadsVariable(name)) continue;
+      if (name == "documents" || SaysNothing(value) || chat_.ReadsVariable(name)) continue;
       Add("chat_template_kwargs." + name + ": a variable that the chat template does not read", "");
     }
+    CheckNothing(record_);
+    CheckSwitches();
     CheckEmptyAnswers();
     CheckLastMessage();
     return std::move(findings_);
@@ -173,9 +190,14 @@ class TextAudit {
   }
 
   void CheckOutside(std::string_view text, const TextSite& site) {
+    // Thoughts that are left out are named as such, and take no place of others.
+    if (site.kind == TextKind::kThoughts && IsAnswer(site) &&
+        std::ranges::count(trained_.stripped, site.message) > 0) {
+      return;
+    }
     if (search_.TakeOutside(text) || search_.HasOutside(text)) {
       tools_shown_ += site.kind == TextKind::kTools && site.path.find('.') != std::string::npos;
-      return;
+      return CheckEcho(text, site);
     }
     const bool is_taken_apart = ForTexts(text, [&](std::string_view part) {
       CheckOutside(part, site);
@@ -188,10 +210,22 @@ class TextAudit {
       }
     }
     // A message that repeats the system text of its record stands there once.
-    if ((IsAnswer(site) || site.message == kNoMessage) && search_.HasAnywhere(text)) return;
-    const bool is_stripped = site.kind == TextKind::kThoughts && IsAnswer(site) &&
-                             std::ranges::count(trained_.stripped, site.message) > 0;
-    if (!is_stripped) CheckLost(text, site);
+    const bool is_anywhere = search_.HasAnywhere(text);
+    if ((IsAnswer(site) || site.message == kNoMessage) && is_anywhere) return;
+    if (is_anywhere && site.kind == TextKind::kContent) return Add(site, Loss::kOnce, text);
+    CheckLost(text, site);
+  }
+
+  // Names a text of others that the next answer repeats outside of what the assistant wrote.
+  void CheckEcho(std::string_view text, const TextSite& site) {
+    constexpr std::size_t kLong = 16;  // shorter ones are words of templates
+    const bool is_said = site.kind == TextKind::kContent || site.kind == TextKind::kSystem;
+    if (!is_said || IsAnswer(site) || trained_.everything || site.message == kNoMessage) return;
+    const auto next =
+        std::ranges::upper_bound(trained_.turns, site.message, {}, &ChatSpan::message);
+    if (next == trained_.turns.end() || Trim(text).size() < kLong) return;
+    const auto turn = static_cast<std::size_t>(next - trained_.turns.begin());
+    if (search_.TakeWithin(text, turn)) Add(site, Loss::kOfOthers, text);
   }
 
   // Calls check(part) for the texts of a text that holds a list or an object as JSON, until it
@@ -239,7 +273,9 @@ class TextAudit {
         (lost.empty() || first.data() < text.data() + close)) {
       named.kind = TextKind::kThoughts;
     }
-    if (IsNamed(named, loss) || FollowsOtherText(first, site)) return;
+    // A probe that is shown does not help an answer that is not.
+    const bool is_untrained = IsLearnt(site) && turn_of_[site.message] == kNoMessage;
+    if (IsNamed(named, loss) || (!is_untrained && FollowsOtherText(first, site))) return;
     if (site.kind == TextKind::kTools) {
       lost_tools_.push_back({WhatOf(site, loss), Quote(first)});
     } else {
@@ -262,19 +298,44 @@ class TextAudit {
   bool FollowsOtherText(std::string_view text, const TextSite& site) {
     constexpr int kMostProbes = 4;  // of a record; each is a rendering
     if (probes_++ >= kMostProbes) return false;
+    const std::string probe = ProbeFor(text);
     const std::optional<RenderedConversation> other = chat_.With([&](Conversation& changed) {
       if (site.kind == TextKind::kTools) {
-        ReplaceText(changed.tools, text);
+        ReplaceText(changed.tools, text, probe);
       } else if (site.message != kNoMessage) {
         OrderedJson& message = changed.messages[site.message];
         for (const auto& [key, value] : message.items()) {
-          if (!IsLabelField(key)) ReplaceText(value, text);
+          if (!IsLabelField(key)) ReplaceText(value, text, probe);
         }
       } else {
-        ReplaceText(changed.variables, text);
+        ReplaceText(changed.variables, text, probe);
       }
     });
-    return other && LowerCase(other->text()).find(LowerCase(kProbe)) != std::string::npos;
+    if (!other) return false;
+    const std::string shown = LowerCase(other->text());
+    const auto shows = [&shown](std::string_view word) {
+      return shown.find(LowerCase(word)) != shown.npos;
+    };
+    return shows(kProbe) && (!probe.ends_with(kProbeEnd) || shows(kProbeEnd));
+  }
+
+  // Python's word for nothing, which neither the record nor the template has.
+  void CheckNothing(const OrderedJson& record) {
+    constexpr std::string_view kNone = "None";
+    if (chat_.text().find(kNone) == std::string::npos || chat_.ReadsVariable(kNone)) return;
+    if (record.dump().find(kNone) != std::string::npos) return;
+    Add("the chat template shows None for a field that is not there", "");
+  }
+
+  // True and false of a message stand in no text: whether the template reads the field tells.
+  void CheckSwitches() {
+    for (std::size_t m = 0; m < conversation_.messages.size(); ++m) {
+      for (const auto& [name, value] : conversation_.messages[m].items()) {
+        if (!value.is_boolean() || IsLabelField(name) || chat_.ReadsVariable(name)) continue;
+        Add({conversation_.origins[m].field + "[]." + name, TextKind::kOther, m}, Loss::kNotShown,
+            FormatJson(value));
+      }
+    }
   }
 
   void CheckEmptyAnswers() {
@@ -330,6 +391,7 @@ class TextAudit {
     findings_.push_back({std::move(what), Quote(text)});
   }
 
+  const OrderedJson& record_;
   RenderedConversation& chat_;
   const Conversation& conversation_;
   const TrainedTurns& trained_;

@@ -42,6 +42,14 @@ std::optional<char32_t> HexAt(std::string_view text, std::size_t at) {
   return value;
 }
 
+std::int64_t CountPlaces(std::string_view text, std::string_view part) {
+  std::int64_t count = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
 // Short essences are parts of others by chance.
 bool HasEssence(std::string_view all, std::string_view part) {
   const std::string essence = EssenceOf(part);
@@ -114,7 +122,10 @@ std::optional<TextPlace> TextSearch::TakeOutside(std::string_view part) {
   const TextPlace all = {0, text_.size()};
   std::optional<TextPlace> place = Take(part, all, next_, /*outside=*/true);
   if (!place) place = Take(part, all, 0, /*outside=*/true);
-  if (place) next_ = place->end;
+  if (place) {
+    next_ = place->end;
+    ++uses_[EssenceOf(part)];
+  }
   return place;
 }
 
@@ -132,7 +143,7 @@ std::optional<TextPlace> TextSearch::TakeWithin(std::string_view part, std::size
   part = Trim(part);
   if (part.size() <= kShort) return std::nullopt;
   const std::size_t at = text_.substr(0, area.end).find(part, area.begin);
-  if (at == text_.npos || at + part.size() <= place.begin) return std::nullopt;
+  if (at >= place.begin || at + part.size() <= place.begin) return std::nullopt;
   return TextPlace{at, at + part.size()};
 }
 
@@ -146,7 +157,9 @@ bool TextSearch::HasOutside(std::string_view part) {
     }
     *outside_ += EssenceOf(text_.substr(begin));
   }
-  return HasEssence(*outside_, part);
+  if (!HasEssence(*outside_, part)) return false;
+  const std::string essence = EssenceOf(part);
+  return essence.empty() || ++uses_[essence] <= CountPlaces(*outside_, essence);
 }
 
 // The prompt may have begun the text, but not ended it.

@@ -3,6 +3,8 @@
 #define QLORA_DATA_AUDIT_TEXT_SEARCH_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +29,8 @@ class TextSearch {
   // Takes a free place in a turn, which the prompt may have begun.
   std::optional<TextPlace> TakeWithin(std::string_view part, std::size_t turn);
   // True when the text, outside of the turns or in one of them, has the part in another writing:
-  // with other white space, in other capitals, escaped as JSON and Python do. Places are not taken.
+  // with other white space, in other capitals, escaped as JSON and Python do. Places are not taken,
+  // but outside there must be as many as there are texts.
   bool HasOutside(std::string_view part);
   bool HasWithin(std::string_view part, std::size_t turn) const;
   // True when the part is anywhere, whether taken or not.
@@ -44,6 +47,7 @@ class TextSearch {
   std::size_t next_ = 0;                // behind the last place outside of the turns
   std::optional<std::string> outside_;  // EssenceOf the text outside of the turns
   std::optional<std::string> all_;
+  std::map<std::string, std::int64_t> uses_;  // by EssenceOf: texts that are outside of the turns
 };
 
 // Returns a text without white space, quotes and escapes, in lower case: what its writings share.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "io/json.h"
 #include "jinja/jinja.h"
@@ -81,6 +82,22 @@ std::int64_t CountCalls(const OrderedJson& messages, std::string_view text) {
     }
   }
   return count;
+}
+
+OrderedJson WithWrappedCalls(OrderedJson messages) {
+  for (OrderedJson& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (OrderedJson& call : *calls) {
+      if (!call.is_object() || call.contains("function")) continue;
+      OrderedJson wrapped = {{"type", "function"}};
+      if (call.contains("id")) wrapped["id"] = call["id"];
+      for (const char* outside : {"id", "type", "index"}) call.erase(outside);
+      wrapped["function"] = std::move(call);
+      call = std::move(wrapped);
+    }
+  }
+  return messages;
 }
 
 OrderedJson WithResultsAsText(OrderedJson messages) {

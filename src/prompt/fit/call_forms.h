@@ -22,6 +22,10 @@ bool ShowsDict(const Conversation& conversation, const OrderedJson& messages,
 // The number of places where the text shows names and arguments of calls.
 std::int64_t CountCalls(const OrderedJson& messages, std::string_view text);
 
+// Returns the messages with calls that are {"name", "arguments"} in OpenAI's form, inside
+// "function".
+OrderedJson WithWrappedCalls(OrderedJson messages);
+
 // Returns the messages with results that are data as JSON; empty when there is no such result.
 OrderedJson WithResultsAsText(OrderedJson messages);
 // True when all texts of results that are data are shown, and not in the way of Python's repr.

@@ -58,13 +58,13 @@ class Fitter {
         start.readings.push_back("tool calls as messages");
       }
     }
-    const FittedConversation written = start;
-    OfferThoughts(source_, start.messages, start.readings);
-    offered_ = start.readings;
-    Fitted fitted = FitResults(start);
-    if (!fitted) fitted = FitNames(start);
-    // gpt-oss takes no thoughts beside a content and calls.
-    if (!fitted && start.messages != written.messages) fitted = FitResults(written);
+    Fitted fitted = FitCalls(start);
+    if (OrderedJson wrapped = WithWrappedCalls(start.messages);
+        !fitted && wrapped != start.messages) {
+      start.messages = std::move(wrapped);
+      start.readings.emplace_back("tool calls inside 'function'");
+      fitted = FitCalls(start);
+    }
     if (!fitted) ThrowRefusal(start.messages);
     FitRoleOfResults(*fitted);
     FitDicts(*fitted);
@@ -76,6 +76,18 @@ class Fitter {
 
  private:
   using Fitted = std::optional<FittedConversation>;
+
+  // Calls as they are.
+  Fitted FitCalls(const FittedConversation& written) {
+    FittedConversation start = written;
+    OfferThoughts(source_, start.messages, start.readings);
+    offered_ = start.readings;
+    Fitted fitted = FitResults(start);
+    if (!fitted) fitted = FitNames(start);
+    // gpt-oss takes no thoughts beside a content and calls.
+    if (!fitted && start.messages != written.messages) fitted = FitResults(written);
+    return fitted;
+  }
 
   // Throws the refusal of the conversation as it is, with the first message of which it comes.
   [[noreturn]] void ThrowRefusal(const OrderedJson& messages) const {
