@@ -13,6 +13,10 @@
 
 namespace qlora {
 
+// Of a run that names no rate; of one on preferences.
+inline constexpr double kUsualLearningRate = 2e-4;
+inline constexpr double kUsualPreferenceRate = 5e-6;
+
 struct TrainOptions {
   std::string preset = "none";  // applied by Complete; any other value is refused
 
@@ -66,7 +70,7 @@ struct TrainOptions {
   double num_train_epochs = 3;
   std::int64_t max_steps = -1;
   std::string optim = "adamw";
-  double learning_rate = 2e-4;
+  double learning_rate = kUsualLearningRate;
   double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B divided by the rate of A
   double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
   std::string lr_scheduler_type = "cosine";

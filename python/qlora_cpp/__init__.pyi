@@ -145,7 +145,8 @@ class Model:
     @overload
     def generate(
         self, prompt: Sequence[str], *, chat: Optional[bool] = None, system: Optional[str] = None,
-        on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> list[GenerateReport]: ...
+        on_text: Optional[Callable[[int, str], Any]] = None,
+        **options: Any) -> list[GenerateReport]: ...
     @overload
     def generate(
         self, prompt: str, *, chat: Optional[bool] = None, system: Optional[str] = None,

@@ -64,7 +64,7 @@ class Model:
         """Answers a prompt, or continues it, and returns a GenerateReport; str() is its text.
 
         prompt: a text, or a list of texts, which are answered at the same time, as a list of
-            reports, each as if it were alone; with on_text one after the other.
+            reports, each as if it were alone.
         chat: None: the prompt is laid out as the data that the adapter was trained on
             (prompt_layout says how), or without a recorded layout in the model's chat template if
             there is one; True: as a conversation of one message, which is an error without either;
@@ -74,13 +74,11 @@ class Model:
             seed. What is left open follows the model's generation_config.json, else every token
             is the most likely one.
         on_text(piece): receives the text as it is written, and ends it by returning "stop". Ctrl+C
-            ends it too.
+            ends it too. Of a list of prompts: on_text(index, piece), which ends that text alone.
         Raises Error: an unknown option, a prompt that fills the context.
         """
         if isinstance(prompt, (list, tuple)):
-            if on_text is None and all(isinstance(text, str) for text in prompt):
-                return self._loaded.generate_all(list(prompt), system, chat, options)
-            return [self._loaded.generate(text, system, chat, on_text, options) for text in prompt]
+            return self._loaded.generate_all(list(prompt), system, chat, on_text, options)
         return self._loaded.generate(prompt, system, chat, on_text, options)
 
     def chat(self, messages, tools=None, *, on_text=None, **options):

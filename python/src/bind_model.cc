@@ -28,9 +28,12 @@ class LoadedModel {
 
   const Model& model() const { return model_; }
 
-  // All prompts at the same time.
+  // Receives text of prompt number i. Returns what the callback of the caller does.
+  using OnText = std::function<py::object(std::int64_t i, const py::str& piece)>;
+
+  // All prompts at the same time. on_text: may be empty.
   std::vector<GenerateReport> Generate(const std::vector<PromptText>& prompts,
-                                       const py::object& on_text, const py::dict& options) {
+                                       const OnText& on_text, const py::dict& options) {
     GenerateOptions generate;
     OptionTable table;
     generate.Declare(table);
@@ -44,19 +47,25 @@ class LoadedModel {
     // After the user's options, which it leaves alone.
     model_.TakeGenerationConfig(table);
     PythonCalls python;
-    bool stops = false;
-    const auto each_piece = [&](std::int64_t, std::string_view piece) {
+    const auto each_piece = [&](std::int64_t i, std::string_view piece) {
+      bool stops = false;
       python([&] {
         // Called with the interpreter's lock, which is released while the model computes.
-        if (!on_text.is_none()) stops = AsksToStop(on_text(Text(std::string(piece))));
+        if (on_text) stops = AsksToStop(on_text(i, Text(std::string(piece))));
       });
-      // False ends the generation: the callback wants it or has raised, or Ctrl+C came.
+      // False ends the answer: the callback wants it or has raised, or Ctrl+C came.
       return !stops && !python.stopped();
     };
     return RunWithCalls(python, [&] {
       return context_->Run(
           [&](Context&) { return model_.Generate(prompts, generate, each_piece); });
     });
+  }
+
+  // Of a callback, or None, that is told pieces alone; refers to it.
+  static OnText OfOne(const py::object& on_text) {
+    if (on_text.is_none()) return {};
+    return [&on_text](std::int64_t, const py::str& piece) { return on_text(piece); };
   }
 
   // chat: None takes the layout of the adapter's data, or the chat template if there is one; True
@@ -78,20 +87,25 @@ class LoadedModel {
   GenerateReport Answer(const std::string& prompt, const std::optional<std::string>& system,
                         const std::optional<bool>& chat, const py::object& on_text,
                         const py::dict& options) {
-    return Generate({LaidOut(prompt, system, chat)}, on_text, options).front();
+    return Generate({LaidOut(prompt, system, chat)}, OfOne(on_text), options).front();
   }
   std::vector<GenerateReport> AnswerAll(const std::vector<std::string>& prompts,
                                         const std::optional<std::string>& system,
-                                        const std::optional<bool>& chat, const py::dict& options) {
+                                        const std::optional<bool>& chat, const py::object& on_text,
+                                        const py::dict& options) {
     std::vector<PromptText> laid_out;
     for (const std::string& prompt : prompts) laid_out.push_back(LaidOut(prompt, system, chat));
-    return Generate(laid_out, py::none(), options);
+    OnText each;
+    if (!on_text.is_none()) {
+      each = [&](std::int64_t i, const py::str& piece) { return on_text(i, piece); };
+    }
+    return Generate(laid_out, each, options);
   }
 
   GenerateReport Chat(const py::object& messages, const py::object& tools,
                       const py::object& on_text, const py::dict& options) {
     const PromptText prompt = model_.PromptOfChat(JsonText(messages), JsonText(tools));
-    return Generate({prompt}, on_text, options).front();
+    return Generate({prompt}, OfOne(on_text), options).front();
   }
 
   std::string ChatPrompt(const py::object& messages, const py::object& tools) const {
@@ -232,7 +246,8 @@ void BindModel(py::module_& module) {
       .def(py::init(&LoadModel), "options"_a, "on_load"_a = py::none(), "context"_a = py::none())
       .def("generate", &LoadedModel::Answer, "prompt"_a, "system"_a, "chat"_a, "on_text"_a,
            "options"_a)
-      .def("generate_all", &LoadedModel::AnswerAll, "prompts"_a, "system"_a, "chat"_a, "options"_a)
+      .def("generate_all", &LoadedModel::AnswerAll, "prompts"_a, "system"_a, "chat"_a, "on_text"_a,
+           "options"_a)
       .def("chat", &LoadedModel::Chat)
       .def("chat_prompt",
            [](const LoadedModel& m, const py::object& messages, const py::object& tools) {

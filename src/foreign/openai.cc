@@ -1,10 +1,13 @@
 // OpenAI: the JSON of a fine-tuning job (POST /v1/fine_tuning/jobs), supervised or by preferences.
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
 
 #include "base/text.h"
 #include "foreign/rules.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 namespace {
@@ -18,7 +21,8 @@ void CarryNumber(const char* our_key, const YAML::Node& value, MigrationTarget& 
   }
 }
 
-void MigrateHyperparameters(const std::string& where, const YAML::Node& map,
+// usual_rate: of a run that names no rate, as jobs of `serve` take it.
+void MigrateHyperparameters(const std::string& where, const YAML::Node& map, double usual_rate,
                             MigrationTarget& target) {
   for (const auto& entry : map) {
     const std::string name = TextOf(entry.first);
@@ -34,10 +38,16 @@ void MigrateHyperparameters(const std::string& where, const YAML::Node& map,
       }
     } else if (name == "beta") {
       CarryNumber("beta", entry.second, target);
+    } else if (name == "learning_rate_multiplier") {
+      const auto multiplier = ParseNumber<double>(TextOf(entry.second));
+      CarryNumber(
+          "learning_rate",
+          multiplier ? YAML::Node(fmt::format("{}", *multiplier * usual_rate)) : entry.second,
+          target);
     } else if (LowerText(entry.second) == "auto") {
       target.NotNeeded("the default");
     } else {
-      target.Unsupported("rates there are multiples of one that is not known; set learning_rate");
+      target.Unsupported("no such hyperparameter of OpenAI is known");
     }
   }
 }
@@ -56,13 +66,14 @@ void MigrateMethod(const YAML::Node& value, MigrationTarget& target) {
   }
   const YAML::Node settings = value[type];
   if (settings && settings.IsMap() && settings["hyperparameters"].IsMap()) {
-    MigrateHyperparameters("method." + type, settings["hyperparameters"], target);
+    MigrateHyperparameters("method." + type, settings["hyperparameters"],
+                           type == "dpo" ? kUsualPreferenceRate : kUsualLearningRate, target);
   }
 }
 
 void MigrateTopHyperparameters(const YAML::Node& value, MigrationTarget& target) {
   if (!value.IsMap()) return target.Unsupported("expected a map");
-  MigrateHyperparameters("hyperparameters", value, target);
+  MigrateHyperparameters("hyperparameters", value, kUsualLearningRate, target);
 }
 
 void MigrateModel(const YAML::Node& /*value*/, MigrationTarget& target) {

@@ -7,16 +7,7 @@
 #include "records/record_error.h"
 
 namespace qlora {
-namespace {
-
-// Prompts about one state share a pass up to so many rows; more of them are parts of their own.
-constexpr std::int64_t kMostRows = 1024;
-
-std::int64_t LengthOf(std::span<const AnsweredPrompt> prompts, bool share_prefix) {
-  return std::ssize(SampleOf(prompts, share_prefix).ids);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
                          std::int64_t record) {
@@ -47,19 +38,20 @@ void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuest
   AddSamples(prompts);
 }
 
-// As many prompts to a sample as kMostRows hold.
+// As many prompts to a sample as it may have.
 void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
   for (std::size_t begin = 0; begin < prompts.size();) {
     std::size_t count = 1;
-    std::int64_t length = std::ssize(prompts[begin].prompt.ids);
+    Sample sample = SampleOf(prompts.subspan(begin, 1), encoder_.shares_prefix());
     while (begin + count < prompts.size()) {
-      const std::int64_t next =
-          LengthOf(prompts.subspan(begin, count + 1), encoder_.shares_prefix());
-      if (next > kMostRows) break;
-      length = next;
+      Sample larger = SampleOf(prompts.subspan(begin, count + 1), encoder_.shares_prefix());
+      if (std::ssize(larger.ids) > kMostSharedRows || UnfoldedRows(larger) > kMostUnfoldedRows) {
+        break;
+      }
+      sample = std::move(larger);
       ++count;
     }
-    Sample sample = SampleOf(prompts.subspan(begin, count), encoder_.shares_prefix());
+    const std::int64_t length = std::ssize(sample.ids);
     largest_ = std::max(largest_, length);
     unfolding_ = std::max(unfolding_,
                           static_cast<double>(UnfoldedRows(sample)) / static_cast<double>(length));
@@ -80,6 +72,9 @@ SampleList AskedQuestions::ListOf(std::int64_t begin, std::int64_t end) const {
 DatasetSums AskedQuestions::RunPart(Communicator& communicator, const RankPlace& place,
                                     const Decoder& decoder, const LoraAdapter* adapter,
                                     Arena& memory, std::int64_t part) const {
+  const std::int64_t rows = std::ssize(samples_[part].ids);
+  const std::int64_t unfolded = UnfoldedRows(samples_[part]);
+  ReservePass(decoder, AdaptersOf(adapter), rows, unfolded > rows ? unfolded : 0, memory);
   return *EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(),
                           ListOf(part, part + 1), /*per_token=*/true, memory);
 }

@@ -24,6 +24,11 @@ struct DecisionAnswers {
   double seconds = 0;
 };
 
+// Prompts about one state share a sample up to so many rows, and so many unfolded ones; more of
+// them are samples of their own.
+inline constexpr std::int64_t kMostSharedRows = 1024;
+inline constexpr std::int64_t kMostUnfoldedRows = 16 * kMostSharedRows;
+
 class AskedQuestions {
  public:
   // all_orders: asks a choice in all cyclic shifts of its options. The encoder must outlive this.
@@ -42,11 +47,10 @@ class AskedQuestions {
   double unfolding() const { return unfolding_; }    // as DataReport::unfolding
   std::int32_t largest_id() const { return largest_id_; }
 
-  // Samples, each of which is a pass of its own for RunPart, and their rows.
+  // Samples, each of which is a pass of its own for RunPart.
   std::int64_t parts() const { return std::ssize(samples_); }
-  std::int64_t RowsOf(std::int64_t part) const { return std::ssize(samples_[part].ids); }
-  // Asks the questions of one sample. All parts together, added in their order, are a result of
-  // Run.
+  // Asks the questions of one sample, in `memory`, which is replaced if it is too small. All parts
+  // together, added in their order, are a result of Run.
   DatasetSums RunPart(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
                       const LoraAdapter* adapter, Arena& memory, std::int64_t part) const;
   // Asks the model. memory, progress, result: as of EvaluateDataset.

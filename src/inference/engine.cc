@@ -65,6 +65,8 @@ struct Engine::Sequence {
     return std::span(ids).subspan(request.prompt.size());
   }
   bool is_reading() const { return passed < prompt_end; }
+  // The logits of the prompt's rows say what its tokens have; once.
+  bool scores_prompt() const { return request.wants_prompt_logprobs && new_tokens() == 0; }
   // All tokens from `first` on are to be read.
   void ReadFrom(std::int64_t first) {
     passed = first;
@@ -74,8 +76,9 @@ struct Engine::Sequence {
   RequestId id;
   EngineRequest request;
   Sampler sampler;
-  std::vector<std::int32_t> ids;  // of prompt and answer
-  std::int64_t short_prompt = 0;  // the length up to which a prompt is short
+  std::vector<std::int32_t> ids;    // of prompt and answer
+  std::vector<ScoredToken> scored;  // of the prompt
+  std::int64_t short_prompt = 0;    // the length up to which a prompt is short
   std::int64_t slot = -1;
   std::int64_t passed = 0;       // tokens whose state is in the slot
   std::int64_t prompt_end = 0;   // tokens before it are rows of kMany
@@ -165,10 +168,11 @@ void Engine::Admit() {
 // The tokens of a prompt whose keys and values a slot has; the last one is read for its logits.
 std::int64_t Engine::SharedRows(const KeptPrompt& kept, const EngineRequest& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
-  if (!request.keeps_prompt || kept.adapter != request.adapter || prompt <= short_prompt_ ||
-      !pool_.has_keys_alone() || !decoder_.ropes().HaveSameTables(kept.length, prompt)) {
+  if (kept.adapter != request.adapter || prompt <= short_prompt_ || !pool_.has_keys_alone() ||
+      !decoder_.ropes().HaveSameTables(kept.length, prompt)) {
     return 0;
   }
+  if (request.wants_prompt_logprobs || !request.keeps_prompt) return 0;
   return std::min(CommonTokens(kept.ids, request.prompt), prompt - 1);
 }
 
@@ -277,30 +281,47 @@ void Engine::ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens) {
 void Engine::Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens) {
   std::vector<SlotRows> slots;
   for (const auto& [sequence, rows] : parts) {
+    const std::int64_t last = sequence->passed + rows == sequence->length() ? 1 : 0;
     slots.push_back({.slot = sequence->slot,
                      .first = sequence->passed,
                      .ids = std::span(sequence->ids).subspan(sequence->passed, rows),
                      .length = sequence->length(),
                      .adapter = sequence->request.adapter,
-                     .wants_logits = sequence->passed + rows == sequence->length()});
+                     .logit_rows = sequence->scores_prompt() ? rows : last});
   }
-  const std::vector<std::vector<float>> logits = RunSlots(decoder_, slots, order, pool_, passes_);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    Sequence& sequence = *parts[i].sequence;
-    sequence.passed += parts[i].rows;
-    if (order == SumOrder::kMany && sequence.request.keeps_prompt) {
-      std::vector<std::int32_t>& kept = kept_[sequence.slot].ids;
-      kept.insert(kept.end(), slots[i].ids.begin(), slots[i].ids.end());
+  RunSlots(decoder_, slots, order, pool_, passes_,
+           [&](std::int64_t i, std::int64_t token, std::span<const float> logits) {
+             Sequence& sequence = *parts[i].sequence;
+             const std::int64_t next = sequence.passed + token + 1;
+             if (next < sequence.length()) return Score(sequence, next, logits);
+             tokens.push_back(Choose(sequence, logits));
+           });
+  for (const auto& [sequence, rows] : parts) {
+    const auto begin = sequence->ids.begin() + sequence->passed;
+    if (order == SumOrder::kMany && sequence->request.keeps_prompt) {
+      std::vector<std::int32_t>& kept = kept_[sequence->slot].ids;
+      kept.insert(kept.end(), begin, begin + rows);
     }
-    if (slots[i].wants_logits) tokens.push_back(Choose(sequence, logits[next++]));
+    sequence->passed += rows;
   }
+}
+
+// Takes the log-probability of a token of the prompt from the row before it.
+void Engine::Score(Sequence& sequence, std::int64_t at, std::span<const float> logits) {
+  const std::int32_t token = sequence.ids[at];
+  const double log_sum = LogSum(logits);
+  sequence.scored.push_back(
+      {{token, logits[token] - log_sum},
+       Likeliest(logits, log_sum, sequence.request.top_logprobs.value_or(0))});
 }
 
 EngineToken Engine::Choose(Sequence& sequence, std::span<const float> logits) {
   const EngineRequest& request = sequence.request;
   EngineToken chosen{.request = sequence.id};
-  if (sequence.new_tokens() == 0) chosen.cached = sequence.cached;
+  if (sequence.new_tokens() == 0) {
+    chosen.cached = sequence.cached;
+    chosen.prompt = std::move(sequence.scored);
+  }
   std::vector<float> edited;
   if (request.edit) {
     edited.assign(logits.begin(), logits.end());

@@ -54,7 +54,9 @@ struct EngineRequest {
   std::vector<std::int32_t> ends = {};    // tokens that end the answer, and belong to it
   // Log-probabilities of chosen tokens, and of so many of the likeliest ones beside them.
   std::optional<std::int64_t> top_logprobs = {};
-  bool keeps_prompt = true;  // false: it is read anew, and not kept for others
+  // Log-probabilities of the prompt's tokens, too, which is then read whole.
+  bool wants_prompt_logprobs = false;
+  bool keeps_prompt = true;  // false: it is read whole, and kept for no other
   // Changes the logits (V) of the next token before it is chosen, given the answer so far; may be
   // empty. Log-probabilities are those before it.
   std::function<void(std::span<const std::int32_t> answer, std::span<float> logits)> edit = {};
@@ -67,14 +69,20 @@ struct TokenLogprob {
   bool operator==(const TokenLogprob&) const = default;
 };
 
+struct ScoredToken {
+  TokenLogprob token = {};
+  std::vector<TokenLogprob> top = {};  // as that of EngineToken
+};
+
 struct EngineToken {
   RequestId request = 0;
   std::int32_t token = 0;
   double logprob = 0;                  // where it is wanted
   std::vector<TokenLogprob> top = {};  // the likeliest first; equal ones in the order of ids
   std::int64_t cached = 0;  // of the first token: tokens of the prompt that were not read again
-  bool is_end = false;      // one of the ends
-  bool is_last = false;     // the request is done, and its slot free
+  std::vector<ScoredToken> prompt = {};  // of the first token: where wanted, those after the first
+  bool is_end = false;                   // one of the ends
+  bool is_last = false;                  // the request is done, and its slot free
 };
 
 class Engine {
@@ -127,6 +135,7 @@ class Engine {
   void WriteNext(std::vector<EngineToken>& tokens);
   void ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens);
   void Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens);
+  void Score(Sequence& sequence, std::int64_t at, std::span<const float> logits);
   EngineToken Choose(Sequence& sequence, std::span<const float> logits);
   void Release(Sequence& sequence);
 

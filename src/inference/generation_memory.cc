@@ -12,7 +12,11 @@ GenerationBuffers::GenerationBuffers(Backend& backend, const DecoderConfig& conf
       decoder(backend, config, weights, precision, size.positions),
       activations(ReserveSlots(decoder, adapters, size.rows)),
       passes(decoder, adapters, activations),
-      pool(backend.memory(), config, precision, size.slots, size.positions) {}
+      pool(backend.memory(), config, precision, size.slots, size.positions) {
+  if (size.alone_rows > 0) {
+    ReservePass(decoder, adapters, size.alone_rows, size.alone_unfolded, activations);
+  }
+}
 
 GenerationMemory::GenerationMemory(Backend& backend, const DecoderConfig& config,
                                    const DecoderWeights& weights, const Precision& precision,

@@ -17,9 +17,13 @@ struct GenerationSize {
   std::int64_t rows = 0;       // of one pass, at most
   std::int64_t positions = 0;  // of a sequence, at most
   std::int64_t slots = 1;      // sequences at a time
+  // Of passes without slots, between two of an engine (ReservePass); 0: none.
+  std::int64_t alone_rows = 0;
+  std::int64_t alone_unfolded = 0;
 
   bool Holds(const GenerationSize& other) const {
-    return other.rows <= rows && other.positions <= positions && other.slots <= slots;
+    return other.rows <= rows && other.positions <= positions && other.slots <= slots &&
+           other.alone_rows <= alone_rows && other.alone_unfolded <= alone_unfolded;
   }
 };
 

@@ -155,12 +155,9 @@ class RequestedDecisions::Impl {
 
   std::int64_t parts() const { return asked_.parts(); }
 
-  void RunPart() {
-    const Decoder decoder(*base_.backend, base_.config, base_.weights, base_.precision,
-                          asked_.longest());
-    const std::int64_t rows = asked_.RowsOf(next_);
-    Arena memory = ReserveEvaluation(decoder, AdaptersOf(model_.adapter), rows,
-                                     UnfoldedRows(rows, asked_.unfolding()));
+  std::int64_t longest() const { return asked_.longest(); }
+
+  void RunPart(const Decoder& decoder, Arena& memory) {
     sums_.Add(asked_.RunPart(base_.context.communicator(), base_.place(), decoder, model_.adapter,
                              memory, next_));
     ++next_;
@@ -200,7 +197,10 @@ RequestedDecisions::RequestedDecisions(const LoadedModel& base, const DecisionMo
 RequestedDecisions::~RequestedDecisions() = default;
 
 std::int64_t RequestedDecisions::parts() const { return impl_->parts(); }
-void RequestedDecisions::RunPart() { impl_->RunPart(); }
+std::int64_t RequestedDecisions::longest() const { return impl_->longest(); }
+void RequestedDecisions::RunPart(const Decoder& decoder, Arena& memory) {
+  impl_->RunPart(decoder, memory);
+}
 OrderedJson RequestedDecisions::Answer() const { return impl_->Answer(); }
 
 std::string AnswerRequest(LoadedModel& model, std::string_view text, const DecideOptions& options) {
@@ -214,7 +214,10 @@ std::string AnswerRequest(LoadedModel& model, std::string_view text, const Decid
                             .max_length = model.config.max_position_embeddings,
                             .name = model.dir.filename().string()},
                            ParseDecisionRequest(text, "request"), options);
-  for (std::int64_t part = 0; part < asked.parts(); ++part) asked.RunPart();
+  const Decoder decoder(*model.backend, model.config, model.weights, model.precision,
+                        asked.longest());
+  Arena memory;
+  for (std::int64_t part = 0; part < asked.parts(); ++part) asked.RunPart(decoder, memory);
   return FormatJson(asked.Answer());
 }
 

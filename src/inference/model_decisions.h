@@ -52,9 +52,11 @@ class RequestedDecisions {
   RequestedDecisions& operator=(const RequestedDecisions&) = delete;
 
   std::int64_t parts() const;
-  // Runs the next part. DoRA's row lengths of the adapter are there (RefreshNorms). No other pass
-  // of the base runs meanwhile.
-  void RunPart();
+  std::int64_t longest() const;  // tokens of a prompt
+  // Runs the next part. decoder: over the base, with positions for the longest prompt. memory: for
+  // a pass; is replaced if it is too small. DoRA's row lengths of the adapter are there
+  // (RefreshNorms). No other pass of the base runs meanwhile.
+  void RunPart(const Decoder& decoder, Arena& memory);
   // Once all parts are done: the body of the answer.
   OrderedJson Answer() const;
 

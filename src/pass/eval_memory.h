@@ -14,6 +14,10 @@ namespace qlora {
 Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows,
                         std::int64_t unfolded = 0);
 
+// The same in `memory`, which is replaced if it is too small.
+void ReservePass(const Decoder& decoder, const Adapters& adapters, std::int64_t rows,
+                 std::int64_t unfolded, Arena& memory);
+
 // The rows of one pass: many, in whole samples. largest: tokens of the largest sample.
 inline std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 

@@ -246,7 +246,7 @@ PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> s
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> begin = {0};
   std::vector<std::int64_t> lengths;
-  std::vector<std::int32_t> last;
+  std::vector<std::int32_t> head_rows;
   for (const SlotRows& part : slots) {
     const std::int64_t rows = std::ssize(part.ids);
     CheckSlot(part, pool);
@@ -262,7 +262,9 @@ PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> s
     lengths.push_back(part.length);
     inputs.rows += rows;
     begin.push_back(inputs.rows);
-    if (part.wants_logits) last.push_back(static_cast<std::int32_t>(inputs.rows - 1));
+    for (std::int64_t n = inputs.rows - part.logit_rows; n < inputs.rows; ++n) {
+      head_rows.push_back(static_cast<std::int32_t>(n));
+    }
   }
   CheckLayout(inputs.rows, activations.inputs);
   CheckIndices("ids", ids, decoder.config().vocab_size);
@@ -270,8 +272,8 @@ PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> s
   Indices indices(activations.inputs.indices);
   AddIds(decoder, ids, indices, inputs);
   inputs.rope_rows = AddRopeRows(decoder, positions, begin, lengths, indices);
-  inputs.head_rows = indices.Add(last);
-  inputs.heads = HeadsOf(inputs.adapters, last);
+  inputs.head_rows = indices.Add(head_rows);
+  inputs.heads = HeadsOf(inputs.adapters, head_rows);
   indices.Upload(decoder.backend().memory());
   return inputs;
 }

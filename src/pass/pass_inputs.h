@@ -87,11 +87,11 @@ struct SlotRows {
   // Of the sequence with all tokens that follow before its tables are chosen again.
   std::int64_t length = 0;
   const LoraAdapter* adapter = nullptr;
-  bool wants_logits = true;  // of the last token
+  std::int64_t logit_rows = 1;  // of the last so many tokens, logits are wanted
 };
 
 // Uploads the next tokens of sequences, one after the other; with kFew, at most kMostFewRows.
-// head_rows are the last rows of those that want logits. Errors: as PrepareInputs, and for slots
+// head_rows are the rows whose logits are wanted. Errors: as PrepareInputs, and for slots
 // and positions that the pool lacks.
 PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
                              SumOrder order, const StatePool& pool, Activations& activations);

@@ -31,26 +31,30 @@ Arena ReserveSlots(const Decoder& decoder, const Adapters& adapters, std::int64_
                backend.memory());
 }
 
-std::vector<std::vector<float>> RunSlots(const Decoder& decoder, std::span<const SlotRows> slots,
-                                         SumOrder order, const StatePool& pool,
-                                         EvalMemory& passes) {
+void RunSlots(const Decoder& decoder, std::span<const SlotRows> slots, SumOrder order,
+              const StatePool& pool, EvalMemory& passes, const VisitSlotLogits& visit) {
   std::int64_t rows = 0;
   for (const SlotRows& part : slots) rows += std::ssize(part.ids);
   Activations& activations = passes.ForRows(rows);
   const PassInputs inputs = PrepareSlotInputs(decoder, slots, order, pool, activations);
   Embed(decoder, inputs, activations);
   ForwardSlots(decoder, inputs, pool, activations);
-  std::vector<std::vector<float>> all;
+  std::int64_t part = 0;
+  std::int64_t taken = 0;  // rows of this part
   const std::int64_t total = inputs.head_rows.size;
   const std::int64_t most = std::min(activations.logits.rows, kMostFewRows);
   for (std::int64_t begin = 0; begin < total; begin += most) {
     const std::int64_t count = std::min(most, total - begin);
     const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
     for (std::int64_t m = 0; m < count; ++m) {
-      all.push_back(LogitsOnHost(decoder, Rows(logits, m, 1)));
+      while (taken == slots[part].logit_rows) {
+        ++part;
+        taken = 0;
+      }
+      const std::int64_t first = std::ssize(slots[part].ids) - slots[part].logit_rows;
+      visit(part, first + taken++, LogitsOnHost(decoder, Rows(logits, m, 1)));
     }
   }
-  return all;
 }
 
 }  // namespace qlora

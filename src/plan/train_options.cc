@@ -300,7 +300,7 @@ void TrainOptions::Complete(OptionTable& table) const {
     ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
   }
   if (TrainsPreferences(*this) && !table.Find("learning_rate")->set) {
-    table.Set("learning_rate", "5e-6", "preference_loss");
+    table.Set("learning_rate", fmt::format("{}", kUsualPreferenceRate), "preference_loss");
   }
   preference.Complete(table, label_smoothing_factor);
   CheckRanges(*this);

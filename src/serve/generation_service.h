@@ -76,6 +76,9 @@ class GenerationService {
   // Runs work on the thread of the engine, between two steps, and waits for its end. Not from that
   // thread. Errors: those of work; ApiError 503 while the server stops.
   virtual void RunAlone(const std::function<void()>& work) = 0;
+  // Likewise a pass without slots, with the decoder and the memory of the engine's passes.
+  using Pass = std::function<void(const Decoder& decoder, Arena& memory)>;
+  virtual void RunPass(const Pass& pass) = 0;
 };
 
 }  // namespace qlora

@@ -26,6 +26,8 @@ struct HttpRequest {
   std::map<std::string, std::string> query = {};  // decoded
   std::map<std::string, std::string> headers = {};  // names in lower case
   std::string body = {};
+  // Counts the body among those in memory (HttpLimits::bodies) as long as a copy lives.
+  std::shared_ptr<const void> body_room = {};
   // Of a body that went to a file (HttpOptions::body_of), or ""; is left.
   std::string body_file = {};
   std::string id = {};                             // made here: X-Request-Id of the answer
@@ -67,10 +69,11 @@ using HttpReplyPtr = std::shared_ptr<HttpReply>;
 struct HttpLimits {
   std::size_t body = std::size_t{32} << 20;
   std::size_t head = std::size_t{16} << 10;
-  std::size_t bodies = std::size_t{256} << 20;  // of all bodies in memory that are still coming
-  std::size_t unread = std::size_t{1} << 20;    // of a stream, held for a client that does not read
-  std::size_t connections = 1024;               // with requests that are being answered
-  std::size_t spare_connections = 32;           // more, that wait for one, or ask for open_paths
+  // Of all bodies in memory: that are still coming, and of requests that nobody has read yet.
+  std::size_t bodies = std::size_t{256} << 20;
+  std::size_t unread = std::size_t{1} << 20;  // of a stream, held for a client that does not read
+  std::size_t connections = 1024;             // with requests that are being answered
+  std::size_t spare_connections = 32;         // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};
   std::chrono::milliseconds body_time{30'000};  // for each MiB
   std::chrono::milliseconds idle_time{60'000};  // of one that is kept, and that takes nothing

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "adapter/combined_adapter.h"
 #include "backend/backend_factory.h"
 #include "base/check.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -198,11 +200,14 @@ void LoadedModels::Unload(const std::string& name) {
   models_.erase(at);
 }
 
-void LoadedModels::SetContextLength(std::int64_t positions) {
+void LoadedModels::SetRoom(std::int64_t positions, std::int64_t decision_length,
+                           std::size_t adapter_bytes) {
   const std::lock_guard lock(mutex_);
+  adapter_bytes_ = adapter_bytes;
   for (ServedModelPtr& model : models_) {
     ServedModel changed = *model;
     changed.context_length = positions;
+    changed.decision_length = decision_length;
     model = std::make_shared<const ServedModel>(std::move(changed));
   }
 }
@@ -215,6 +220,7 @@ ServedModelPtr LoadedModels::MakeBase(const ServeOptions& options) {
   model.folder = base_->dir.string();
   model.created = SecondsSince1970();
   model.context_length = base_->config.max_position_embeddings;
+  model.decision_length = model.context_length;
   model.vocabulary = base_->config.vocab_size;
   // The base lives as long as its tokenizer is needed.
   model.tokenizer = std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), &base_->tokenizer);
@@ -262,8 +268,28 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   model.prompts = std::shared_ptr<const ServedPrompts>(prompts, &prompts->prompts);
   model.answers = AnswerFormOf(*model.prompts);
   model.fingerprint = Fingerprint(fmt::format("{:016x}", HashOf(*adapter)));
-  model.adapter = std::move(adapter);
+  model.adapter = Held(std::move(adapter), model);
   return std::make_shared<const ServedModel>(std::move(model));
+}
+
+std::shared_ptr<const LoraAdapter> LoadedModels::Held(std::shared_ptr<const LoraAdapter> adapter,
+                                                      const ServedModel& model) const {
+  const std::lock_guard lock(mutex_);
+  std::set<const LoraAdapter*> held;
+  std::size_t bytes = adapter->bytes();
+  for (const ServedModelPtr& other : models_) {
+    if (other->adapter == nullptr) continue;
+    // Which has the hash of the values.
+    if (other->fingerprint == model.fingerprint) return other->adapter;
+    if (held.insert(other->adapter.get()).second) bytes += other->adapter->bytes();
+  }
+  if (bytes > adapter_bytes_) {
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("{}: adapters would take {}, and the server has room for {} of them; "
+                            "unload others, or give it more memory",
+                            model.folder, FormatBytes(bytes), FormatBytes(adapter_bytes_)));
+  }
+  return adapter;
 }
 
 // Answers are drawn, as clients of this interface expect, unless the model's file says otherwise.

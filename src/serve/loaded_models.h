@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,8 +46,9 @@ class LoadedModels final : public ServedModels {
 
   // Of all later loads; until then none runs beside others.
   void SetRunAlone(RunAlone run_alone) { run_alone_ = std::move(run_alone); }
-  // The positions that the server has for a sequence, which it knows once the base is loaded.
-  void SetContextLength(std::int64_t positions);
+  // What the server has memory for, which it knows once the base is loaded: positions of a
+  // sequence, tokens of a question with its state, bytes of all adapters.
+  void SetRoom(std::int64_t positions, std::int64_t decision_length, std::size_t adapter_bytes);
   LoadedModel& base() { return *base_; }
   // Remarks for people.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -54,6 +56,9 @@ class LoadedModels final : public ServedModels {
  private:
   ServedModelPtr MakeBase(const ServeOptions& options);
   ServedModelPtr MakeAdapter(const std::string& name, const std::string& folder);
+  // Adapters of equal values are held once. Errors: OutOfMemory for one that has no room.
+  std::shared_ptr<const LoraAdapter> Held(std::shared_ptr<const LoraAdapter> adapter,
+                                          const ServedModel& model) const;
   GenerateOptions SamplingOf(const std::filesystem::path& model_dir) const;
   std::string Fingerprint(const std::string& adapter) const;
 
@@ -62,7 +67,8 @@ class LoadedModels final : public ServedModels {
   std::unique_ptr<LoadedModel> base_;
   RunAlone run_alone_;
   std::vector<std::string> notes_;
-  std::mutex loading_;  // one adapter at a time
+  std::mutex loading_;                                                   // one adapter at a time
+  std::size_t adapter_bytes_ = std::numeric_limits<std::size_t>::max();  // of all, at most
 
   mutable std::mutex mutex_;
   std::vector<ServedModelPtr> models_;  // the base first

@@ -31,7 +31,15 @@ class Descriptor {
   int fd_;
 };
 
+bool IsOfTexts(const OrderedJson& question) { return question.at("messages").is_null(); }
+
+std::string FileKind(const OrderedJson& question, std::string_view kind) {
+  if (!IsOfTexts(question)) return std::string(kind);
+  return kind == "chats" ? "texts" : fmt::format("texts-{}", kind);
+}
+
 OrderedJson ConversationLine(const OrderedJson& question, OrderedJson answer) {
+  if (IsOfTexts(question)) return answer;
   OrderedJson line = {{"messages", question.at("messages")}};
   line["messages"].push_back(std::move(answer));
   if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
@@ -39,6 +47,10 @@ OrderedJson ConversationLine(const OrderedJson& question, OrderedJson answer) {
 }
 
 OrderedJson JudgementLine(const OrderedJson& question, OrderedJson answer, bool is_good) {
+  if (IsOfTexts(question)) {
+    answer["label"] = is_good;
+    return answer;
+  }
   OrderedJson line = {{"prompt", question.at("messages")},
                       {"completion", OrderedJson::array({std::move(answer)})},
                       {"label", is_good}};
@@ -104,11 +116,10 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
     }
   }
   if (lines.empty()) return;
-  workers_.Run([this, lines = std::move(lines)] {
+  workers_.Run([this, kind = FileKind(all, "chats"), lines = std::move(lines)] {
     try {
-      if (!Write("chats", lines)) {
-        log_(fmt::format("warning: {} is full: a conversation is not kept",
-                         FileOf("chats").string()));
+      if (!Write(kind, lines)) {
+        log_(fmt::format("warning: {} is full: a conversation is not kept", FileOf(kind).string()));
       }
     } catch (const std::exception& error) {
       log_(fmt::format("error: a conversation is not kept: {}", error.what()));
@@ -130,11 +141,10 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
   const std::lock_guard lock(mutex_);
   const auto at = entries_.find(id);
   if (at == entries_.end() || choice >= std::ssize(at->second.is_judged)) {
-    throw ApiError(404,
-                   fmt::format("there is no such answer here: the newest {} that came to their end "
-                               "can be marked",
-                               limits_.answers),
-                   "id");
+    throw ApiError(
+        404,
+        fmt::format("there is no such answer here: the newest {} can be marked", limits_.answers),
+        "id");
   }
   const bool is_edit = mark == AnswerMark::kEdited;
   std::vector<bool>& marked = is_edit ? at->second.is_edited : at->second.is_judged;
@@ -142,12 +152,15 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
   const OrderedJson all = ParseOrderedJson(at->second.text, "a kept answer");
   OrderedJson answer = all.at("answers").at(choice);
   OrderedJson line;
-  if (is_edit) {
+  if (is_edit && IsOfTexts(all)) {
+    answer["completion"] = edited;
+    line = std::move(answer);
+  } else if (is_edit) {
     line = ConversationLine(all, {{"role", "assistant"}, {"content", edited}});
   } else {
     line = JudgementLine(all, std::move(answer), mark == AnswerMark::kUp);
   }
-  if (!Write(is_edit ? "edits" : "marks", FormatJson(line) + "\n")) {
+  if (!Write(FileKind(all, is_edit ? "edits" : "marks"), FormatJson(line) + "\n")) {
     throw ApiError(503, "the file of today's marks is full");
   }
   marked[choice] = true;

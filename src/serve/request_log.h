@@ -4,8 +4,10 @@
 //   marks-2026-11-30.jsonl   {"prompt": [...], "completion": [...], "label": true}: good or bad
 //   (kto) edits-2026-11-30.jsonl   {"messages": [...]}: with the answer as somebody corrected it
 //
-// with "tools" where there were some. Files of a day (UTC) are only added to, in whole lines, and
-// never read back: marks are of the newest answers, which are in memory.
+// with "tools" where there were some. Texts that were continued have files of their own, texts-,
+// texts-marks- and texts-edits-: {"prompt": "...", "completion": "..."}, marks with their label.
+// Files of a day (UTC) are only added to, in whole lines, and never read back: marks are of the
+// newest answers, which are in memory.
 #ifndef QLORA_SERVE_REQUEST_LOG_H_
 #define QLORA_SERVE_REQUEST_LOG_H_
 
@@ -26,12 +28,13 @@
 namespace qlora {
 
 struct LoggedQuestion {
-  OrderedJson messages = {};
-  OrderedJson tools = {};  // or null
+  OrderedJson messages = {};  // null: texts were continued
+  OrderedJson tools = {};     // or null
 };
 struct LoggedAnswer {
-  OrderedJson message = {};  // {"role": "assistant", "content", ...}
-  bool is_whole = true;      // false: was cut at a limit of tokens
+  // {"role": "assistant", "content", ...}, or of a text {"prompt", "completion"}.
+  OrderedJson message = {};
+  bool is_whole = true;  // false: was cut at a limit of tokens, or by its client
 };
 
 struct RequestLogLimits {

@@ -1,7 +1,8 @@
 #include "serve/running_server.h"
 
-#include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -39,6 +40,7 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_hosts = options.allow_host;
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
+  http.limits.bodies = BytesOfBodies(options);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
   }
@@ -59,29 +61,59 @@ FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& b
   return jobs;
 }
 
+ServeOptions WithFolders(const ServeOptions& options) {
+  if (!options.runs.empty()) MakeDirectories(options.runs);
+  if (!options.adapter_dir.empty() && !std::filesystem::is_directory(options.adapter_dir)) {
+    ThrowInvalidInput("adapter_dir: {} is no folder", options.adapter_dir);
+  }
+  return options;
+}
+
+std::unique_ptr<RequestLog> RequestLogOf(const ServeOptions& options, Workers& workers,
+                                         const std::function<void(const std::string&)>& log) {
+  if (options.log_requests.empty()) return nullptr;
+  return std::make_unique<RequestLog>(options.log_requests, workers, log);
+}
+
 }  // namespace
 
+// What can be refused without the model is refused before it is loaded: address, key, folders.
 // Members are initialized in the order of their declaration.
 class RunningServer::Impl {
  public:
   Impl(Context& context, const ServeOptions& given, const std::string& version,
        std::function<void(const std::string&)> log, const ProgressFn& progress)
-      : options(given),
-        models(context, options, version, progress),
-        plan(PlanServing(models.base(), models.All(), options)),
-        generation(models.base(), models, metrics, plan.limits),
+      : options(WithFolders(given)),
+        http_options(HttpOptionsOf(options)),
         workers(kWorkers),
+        request_log(RequestLogOf(options, workers, log)),
+        http(std::in_place, Prepared(),
+             [this](HttpRequest request, HttpReplyPtr reply) {
+               CheckIsLoaded();
+               routes.Handle(std::move(request), std::move(reply));
+             }),
+        models(context, options, version, progress),
+        plan(PlanServing(models.base(), models.All(), options, http_options.limits.bodies)),
+        generation(models.base(), models, metrics, plan.limits),
         server{.models = models,
                .generation = generation,
                .metrics = metrics,
                .options = options,
                .workers = workers,
                .log = std::move(log),
-               .base = &models.base()},
+               .base = &models.base(),
+               .request_log = request_log.get()},
         routes(server) {
-    http.emplace(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
-      routes.Handle(std::move(request), std::move(reply));
-    });
+    models.SetRoom(plan.limits.positions, plan.decision_length, plan.adapter_bytes);
+    models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
+    if (!options.runs.empty()) {
+      // Runs are processes of this program.
+      jobs.emplace(JobOptionsOf(options, models.base()), models,
+                   ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
+      server.fine_tuning = &*jobs;
+    }
+    AddRoutes();
+    is_loaded = true;
   }
 
   // Each needs what comes after it to the end.
@@ -92,20 +124,23 @@ class RunningServer::Impl {
     generation.Stop();
   }
 
-  // All that must be there before the first request.
-  HttpOptions Prepare() {
-    models.SetContextLength(plan.limits.positions);
-    models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
-    if (!options.runs.empty()) {
-      // Runs are processes of this program.
-      jobs.emplace(JobOptionsOf(options, models.base()), models,
-                   ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
-      server.fine_tuning = &*jobs;
-    }
-    if (!options.log_requests.empty()) {
-      request_log.emplace(options.log_requests, workers, server.log);
-      server.request_log = &*request_log;
-    }
+  // Throws ApiError 503 before the routes are there.
+  void CheckIsLoaded() const {
+    if (!is_loaded) throw ApiError(503, "the model is being loaded", "", "loading");
+  }
+
+  HttpOptions Prepared() {
+    HttpOptions made = http_options;
+    const HttpBody in_memory = {.limit = made.limits.body};
+    made.body_of = [this, in_memory](const HttpRequest& head) {
+      CheckIsLoaded();
+      const std::optional<HttpBody> upload = jobs ? jobs->BodyOf(head) : std::nullopt;
+      return upload.value_or(in_memory);
+    };
+    return made;
+  }
+
+  void AddRoutes() {
     AddStatusRoutes(routes, server);
     AddModelRoutes(routes, server);
     AddChatRoutes(routes, server);
@@ -118,26 +153,21 @@ class RunningServer::Impl {
     AddJobRoutes(routes, server);
     AddFeedbackRoutes(routes, server);
     if (options.page) AddPageRoutes(routes, server);
-    HttpOptions made = HttpOptionsOf(options);
-    const HttpBody in_memory = {.limit = made.limits.body};
-    made.body_of = [this, in_memory](const HttpRequest& head) {
-      const std::optional<HttpBody> upload = jobs ? jobs->BodyOf(head) : std::nullopt;
-      return upload.value_or(in_memory);
-    };
-    return made;
   }
 
   const ServeOptions options;
+  const HttpOptions http_options;
+  std::atomic<bool> is_loaded = false;
   Metrics metrics;
+  Workers workers;
+  const std::unique_ptr<RequestLog> request_log;  // or null
+  std::optional<HttpServer> http;
   LoadedModels models;
   const ServePlan plan;
   EngineService generation;
-  Workers workers;
   Server server;
   std::optional<FineTuning> jobs;
-  std::optional<RequestLog> request_log;
   RouteTable routes;
-  std::optional<HttpServer> http;
 };
 
 RunningServer::RunningServer(Context& context, const ServeOptions& options,

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/printable.h"
+#include "inference/asked_questions.h"
 #include "inference/engine.h"
 #include "pass/pass_shape.h"
+#include "pass/rope.h"
 #include "pass/state_pool.h"
 #include "plan/memory_plan.h"
 
@@ -18,26 +22,123 @@ namespace {
 // Fewer answers at the same time are worth a shorter context, down to this one.
 constexpr std::int64_t kWantedSequences = 4;
 constexpr std::int64_t kLeastContext = 4096;
+// Bodies of requests that are coming, in memory.
+constexpr std::size_t kMostBodies = std::size_t{256} << 20;
 
-// Bytes for keys and values.
-std::size_t BytesForKeys(const LoadedModel& base, const ServeOptions& options, std::size_t passes) {
-  if (!options.kv_memory.empty()) return ParseBytes(options.kv_memory);
-  const std::size_t available = base.backend->memory().Available();
-  std::size_t bytes = available / 2;
-  if (!options.max_memory.empty()) {
-    const std::size_t limit = ParseBytes(options.max_memory);
-    const std::size_t held = ResidentBytes();
-    bytes = limit > held ? std::min(limit - held, available) : 0;
-    // One limit for the server and its jobs.
-    if (!options.runs.empty()) bytes /= 2;
+// What the base and its adapters ask of memory.
+class Needs {
+ public:
+  Needs(const LoadedModel& base, const std::vector<ServedModelPtr>& models) : base_(base) {
+    std::set<const LoraAdapter*> known;
+    for (const ServedModelPtr& model : models) {
+      if (model->adapter == nullptr || !known.insert(model->adapter.get()).second) continue;
+      adapters_.push_back(model->adapter.get());
+      adapter_bytes_ += model->adapter->bytes();
+    }
   }
-  return bytes > passes ? bytes - passes : 0;
+
+  std::size_t adapter_bytes() const { return adapter_bytes_; }
+  // Of keys and values, and states.
+  std::size_t Slots(std::int64_t sequences, std::int64_t positions) const {
+    return BytesOfPool(base_.config, base_.precision, sequences, positions);
+  }
+  // Of passes with their workspace, and of rotary tables.
+  std::size_t Passes(const EngineLimits& limits) const {
+    const ActivationShape slots = EvalShape(base_.config, limits.rows);
+    const ActivationShape alone = EvalShape(base_.config, limits.alone_rows, limits.alone_unfolded);
+    BackendLimits of_slots = LimitsOf(base_.config, adapters_, slots.rows, slots.head_rows);
+    of_slots.any_order = true;
+    const BackendLimits of_alone = LimitsOf(base_.config, adapters_, alone.rows, alone.head_rows);
+    return RopeTables::Bytes(base_.config, base_.precision.wide, limits.positions) +
+           std::max(Bytes(slots), Bytes(alone)) +
+           std::max(base_.backend->WorkspaceBytes(of_slots),
+                    base_.backend->WorkspaceBytes(of_alone));
+  }
+
+ private:
+  std::size_t Bytes(const ActivationShape& shape) const {
+    return BytesOfPass(base_.config, adapters_, base_.precision, shape);
+  }
+
+  const LoadedModel& base_;
+  Adapters adapters_;
+  std::size_t adapter_bytes_ = 0;
+};
+
+// Bytes for all that comes now, beside the model that is loaded.
+std::size_t RoomOf(const LoadedModel& base, const ServeOptions& options) {
+  const std::size_t available = base.backend->memory().Available();
+  if (options.max_memory.empty()) {
+    return options.kv_memory.empty() ? available / 2 : available;
+  }
+  const std::size_t limit = ParseBytes(options.max_memory);
+  const std::size_t held = ResidentBytes();
+  const std::size_t room = limit > held ? std::min(limit - held, available) : 0;
+  // One limit for the server and its jobs.
+  return options.runs.empty() ? room : room / 2;
+}
+
+// Passes over questions are as long as their states, up to a quarter of the room.
+void LimitQuestions(const Needs& needs, std::size_t room, EngineLimits& limits) {
+  limits.alone_rows = std::max(limits.positions, kMostSharedRows);
+  limits.alone_unfolded = kMostUnfoldedRows;
+  while (limits.alone_rows / 2 >= kMostSharedRows && needs.Passes(limits) > room / 4) {
+    limits.alone_rows /= 2;
+  }
+}
+
+// Adapters come of requests and of jobs.
+bool GetsAdapters(const ServeOptions& options) {
+  return !options.adapter_dir.empty() || !options.runs.empty();
+}
+
+// Of `room`, for adapters that come later.
+std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
+  return GetsAdapters(options) ? room / 8 : 0;
+}
+
+// A max_memory with which one sequence would fit.
+std::size_t EnoughMemory(const ServeOptions& options, std::size_t passes, std::size_t slot) {
+  std::size_t room = passes + kMostBodies + slot;
+  if (GetsAdapters(options)) room += room / 7 + 1;
+  return ResidentBytes() + (options.runs.empty() ? room : 2 * room);
+}
+
+// As an option takes it.
+std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >> 20) + 1); }
+
+[[noreturn]] void ThrowNoRoom(const Needs& needs, const ServeOptions& options,
+                              const EngineLimits& limits, std::size_t for_keys) {
+  const std::size_t slot = needs.Slots(1, limits.positions);
+  const std::size_t passes = needs.Passes(limits);
+  // States and windows have a size of their own, and keys and values grow with the positions.
+  constexpr std::int64_t kUseful = 64;
+  std::int64_t fits = limits.positions / kUseful * kUseful;
+  while (fits > 0 && needs.Slots(1, fits) > for_keys) fits -= kUseful;
+  std::string remedy = fmt::format("--context_length {} fits", fits);
+  if (fits == 0 && !options.kv_memory.empty()) {
+    remedy = fmt::format("--kv_memory {} would do", RoundedUp(slot));
+  } else if (fits == 0) {
+    remedy =
+        fmt::format("--max_memory {} would do", RoundedUp(EnoughMemory(options, passes, slot)));
+  }
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("the loaded model takes {}, passes take {}; keys and values of {} tokens "
+                          "need {}, and there is room for {}: {}",
+                          FormatBytes(ResidentBytes()), FormatBytes(passes), limits.positions,
+                          FormatBytes(slot), FormatBytes(for_keys), remedy));
 }
 
 }  // namespace
 
+std::size_t BytesOfBodies(const ServeOptions& options) {
+  const std::size_t memory =
+      options.max_memory.empty() ? AvailableBytes() / 2 : ParseBytes(options.max_memory);
+  return std::min(kMostBodies, memory / 8);
+}
+
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
-                      const ServeOptions& options) {
+                      const ServeOptions& options, std::size_t bodies) {
   const std::int64_t model_context = base.config.max_position_embeddings;
   if (options.context_length > model_context) {
     ThrowInvalidInput("context_length: {} is more than the model's own of {} tokens",
@@ -50,19 +151,16 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   const std::int64_t context = options.context_length > 0 ? options.context_length : model_context;
   limits.positions = context;
   limits.rows = std::max(std::min(kMostPromptRows, context), Engine::LeastRows(base.config));
-  Adapters adapters;
-  std::size_t adapter_bytes = 0;
-  for (const ServedModelPtr& model : models) {
-    if (model->adapter == nullptr) continue;
-    adapters.push_back(model->adapter.get());
-    adapter_bytes += model->adapter->bytes();
-  }
-  const std::size_t passes =
-      BytesOfPass(base.config, adapters, base.precision, EvalShape(base.config, limits.rows));
-  const std::size_t bytes = BytesForKeys(base, options, passes);
+  const Needs needs(base, models);
+  const std::size_t room = RoomOf(base, options);
+  LimitQuestions(needs, room, limits);
+  const std::size_t passes = needs.Passes(limits);
+  const std::size_t later = LaterAdapters(options, room);
+  const std::size_t others = passes + bodies + later;
+  std::size_t bytes = room > others ? room - others : 0;
+  if (!options.kv_memory.empty()) bytes = std::min(bytes, ParseBytes(options.kv_memory));
   const auto fit = [&] {
-    const std::size_t slot = BytesOfPool(base.config, base.precision, 1, limits.positions);
-    const std::size_t most = bytes / std::max<std::size_t>(slot, 1);
+    const std::size_t most = bytes / std::max<std::size_t>(needs.Slots(1, limits.positions), 1);
     return static_cast<std::int64_t>(
         std::min<std::size_t>(most, static_cast<std::size_t>(options.max_sequences)));
   };
@@ -71,23 +169,19 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
     limits.positions /= 2;
   }
   limits.sequences = fit();
-  const std::size_t slot = BytesOfPool(base.config, base.precision, 1, limits.positions);
-  if (limits.sequences < 1) {
-    throw Error(ErrorCode::kOutOfMemory,
-                fmt::format("keys and values of {} tokens need {}, and there is room for {}; give "
-                            "a smaller context_length, or more memory",
-                            limits.positions, FormatBytes(slot), FormatBytes(bytes)));
-  }
+  if (limits.sequences < 1) ThrowNoRoom(needs, options, limits, bytes);
   if (limits.sequences < options.max_sequences || limits.positions < context) {
     plan.note = fmt::format("memory for {} of {} tokens each; the model reads {}",
                             Counted(limits.sequences, "answer"), limits.positions, model_context);
   }
+  plan.decision_length = std::min(limits.positions, limits.alone_rows);
+  plan.adapter_bytes = needs.adapter_bytes() + later;
   const WeightSizes& weights = base.weights.sizes;
   plan.parts = {{"weights", weights.owned + weights.mapped},
-                {"adapters", adapter_bytes},
-                {"keys and values",
-                 BytesOfPool(base.config, base.precision, limits.sequences, limits.positions)},
-                {"passes", passes}};
+                {"adapters", plan.adapter_bytes},
+                {"keys and values", needs.Slots(limits.sequences, limits.positions)},
+                {"passes", passes},
+                {"requests", bodies}};
   return plan;
 }
 

@@ -15,15 +15,20 @@ namespace qlora {
 
 struct ServePlan {
   EngineLimits limits = {};
-  std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values, passes
+  std::int64_t decision_length = 0;    // tokens of a question with its state, at most
+  std::size_t adapter_bytes = 0;       // of all adapters, also those that come later
+  std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values, passes, requests
   std::string note = {};               // for people: what was asked for and has no room; ""
 };
 
+// Bytes that bodies of requests may take while they come; before the model is loaded.
+std::size_t BytesOfBodies(const ServeOptions& options);
+
 // As many sequences as fit, of the whole context; of a shorter one where the context is not given
-// and few of it would fit. Errors: OutOfMemory where none fits; InvalidInput for a context_length
-// beyond the model's.
+// and few of it would fit. Errors: OutOfMemory, with what would fit, where none does; InvalidInput
+// for a context_length beyond the model's.
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
-                      const ServeOptions& options);
+                      const ServeOptions& options, std::size_t bodies);
 
 }  // namespace qlora
 

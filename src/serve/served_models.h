@@ -25,6 +25,7 @@ struct ServedModel {
   std::string fingerprint = {};  // version, kernels, hash of base and adapter
   std::int64_t created = 0;      // seconds since 1970
   std::int64_t context_length = 0;
+  std::int64_t decision_length = 0;                 // tokens of a question with its state
   std::shared_ptr<const LoraAdapter> adapter = {};  // null: the base
   std::shared_ptr<const ServedPrompts> prompts = {};
   std::shared_ptr<const AnswerForm> answers = {};

@@ -116,6 +116,12 @@ TEST_F(MigrateValuesTest, Preferences) {
   // A step of an odd number of examples.
   has(R"({"training_file": "chats.jsonl", "hyperparameters": {"batch_size": 3}})", "auto",
       "global_batch_size: 3\n", "per_device_train_batch_size: 1\n");
+  // Rates are multiples of the usual one of the method, as a job of serve has them.
+  has(R"({"training_file": "c", "hyperparameters": {"learning_rate_multiplier": 0.5}})", "auto",
+      "learning_rate: 0.0001\n");
+  has(R"({"training_file": "c", "method": {"type": "dpo", "dpo": {"hyperparameters": )"
+      R"({"learning_rate_multiplier": 2}}}})",
+      "auto", "learning_rate: 1e-05\n");
   EXPECT_THAT(Yaml(R"({"training_file": "c", "hyperparameters": {"batch_size": 4}})", "auto"),
               Not(HasSubstr("per_device_train_batch_size")));
   has("DPOConfig:\n  reference_free: true\n", "trl", "reference: none");

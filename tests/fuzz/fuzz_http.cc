@@ -23,7 +23,7 @@ std::vector<std::string> ReadAll(std::string_view bytes, std::size_t piece) {
   HttpLimits limits;
   limits.head = 1024;
   limits.bodies = 4096;
-  std::size_t held = 0;
+  const auto held = std::make_shared<std::atomic<std::size_t>>(0);
   const HeadRules rules{.port = 80, .hosts = {"localhost"}, .api_key = "key"};
   std::vector<std::string> requests;
   {
@@ -62,7 +62,7 @@ std::vector<std::string> ReadAll(std::string_view bytes, std::size_t piece) {
       Require(!error.message.empty());
     }
   }
-  Require(held == 0);
+  Require(*held == 0);
   return requests;
 }
 

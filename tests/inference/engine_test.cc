@@ -52,6 +52,8 @@ class Requests {
       request.options.do_sample = r % 2 == 1;
       request.options.temperature = 0.8;
       request.options.seed = static_cast<std::int64_t>(r);
+      // A long prompt and a short one.
+      request.wants_prompt_logprobs = r == 3 || r == 5;
     }
   }
 
@@ -70,9 +72,13 @@ class Requests {
       for (const EngineRequest& request : requests) lines[engine.Submit(request)];
       while (!engine.is_idle()) {
         for (const EngineToken& token : engine.Step(sizes.prompt_rows)) {
-          std::vector<TokenLogprob>& found = lines[token.request].emplace_back();
-          found = {{token.token, token.logprob}};
-          found.insert(found.end(), token.top.begin(), token.top.end());
+          Line& line = lines[token.request];
+          for (const ScoredToken& scored : token.prompt) {
+            line.push_back({scored.token});
+            line.back().insert(line.back().end(), scored.top.begin(), scored.top.end());
+          }
+          line.push_back({{token.token, token.logprob}});
+          line.back().insert(line.back().end(), token.top.begin(), token.top.end());
         }
       }
       for (auto& [id, line] : lines) all.push_back(std::move(line));
@@ -90,7 +96,9 @@ class Requests {
   void ExpectSameBitsInAnyCompany() const {
     const std::vector<Line> alone = WriteAlone();
     for (std::size_t r = 0; r < all_.size(); ++r) {
-      EXPECT_EQ(std::ssize(alone[r]), all_[r].options.max_new_tokens);
+      const std::int64_t scored =
+          all_[r].wants_prompt_logprobs ? std::ssize(all_[r].prompt) - 1 : 0;
+      EXPECT_EQ(std::ssize(alone[r]), scored + all_[r].options.max_new_tokens);
     }
     for (const Sizes& sizes :
          {Sizes{6, 1000}, Sizes{6, 1000, 13}, Sizes{2, 70}, Sizes{3, 1, 1}, Sizes{6, 200, 9}}) {
@@ -338,6 +346,34 @@ TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
   EXPECT_EQ(cached(request), 29);
   engine_.Forget(&adapter_);
   EXPECT_EQ(cached(request), 0);
+  request.keeps_prompt = false;
+  EXPECT_EQ(cached(request), 0);
+  EXPECT_EQ(cached(request), 0);
+}
+
+// What a token of the prompt has is what a request for the tokens before it would find.
+TEST_F(EngineRun, APromptHasTheLogprobsOfItsTokens) {
+  EngineRequest request;
+  for (std::int32_t n = 0; n < 20; ++n) request.prompt.push_back(n * n % 11);
+  request.options.max_new_tokens = 1;
+  request.top_logprobs = decoder_.config().vocab_size;
+  request.wants_prompt_logprobs = true;
+  const auto first = [&](const EngineRequest& next) {
+    engine_.Submit(next);
+    std::vector<EngineToken> tokens;
+    while (tokens.empty()) tokens = engine_.Step();
+    return tokens.front();
+  };
+  const std::vector<ScoredToken> scored = first(request).prompt;
+  ASSERT_EQ(std::ssize(scored), 19);
+  for (std::int64_t n = kShortPrompt + 1; n < 20; ++n) {
+    EngineRequest before = request;
+    before.prompt.resize(n);
+    before.wants_prompt_logprobs = false;
+    EXPECT_EQ(scored[n - 1].top, first(before).top) << n;
+    EXPECT_EQ(scored[n - 1].token.token, request.prompt[n]);
+    EXPECT_TRUE(std::ranges::count(scored[n - 1].top, scored[n - 1].token) == 1);
+  }
 }
 
 // While a sequence reads a long prompt, those with the same one wait for its keys.

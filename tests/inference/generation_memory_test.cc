@@ -70,17 +70,19 @@ class CountingBackend final : public BackendDecorator {
 std::vector<float> Read(GenerationBuffers& buffers, std::span<const std::int32_t> ids,
                         std::int64_t first, std::int64_t rows) {
   const std::int64_t length = first + std::ssize(ids);
-  std::vector<std::vector<float>> logits;
+  std::vector<float> logits;
   for (std::int64_t begin = 0; begin < std::ssize(ids); begin += rows) {
     const std::int64_t count = std::min(rows, std::ssize(ids) - begin);
     const SlotRows next = {.first = first + begin,
                            .ids = ids.subspan(begin, count),
                            .length = length,
-                           .wants_logits = begin + count == std::ssize(ids)};
-    logits =
-        RunSlots(buffers.decoder, {&next, 1}, SumOrder::kMany, buffers.pool.pool(), buffers.passes);
+                           .logit_rows = begin + count == std::ssize(ids) ? 1 : 0};
+    RunSlots(buffers.decoder, {&next, 1}, SumOrder::kMany, buffers.pool.pool(), buffers.passes,
+             [&](std::int64_t, std::int64_t, std::span<const float> row) {
+               logits.assign(row.begin(), row.end());
+             });
   }
-  return logits.front();
+  return logits;
 }
 
 class GenerationMemoryTest : public testing::Test {

@@ -2,46 +2,19 @@
 //   node report_test.mjs --qlora PROGRAM [--shots DIR]
 import assert from 'node:assert/strict';
 import {execFileSync, spawn} from 'node:child_process';
-import {cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
+import {cpSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
 import {createServer} from 'node:net';
-import {tmpdir} from 'node:os';
-import {join, resolve} from 'node:path';
+import {join} from 'node:path';
+import {contrast, launch, newFolder, qlora, root, shots} from './browser.mjs';
 
-const option = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
-const qlora = resolve(option('qlora'));
-const shots = process.argv.includes('--shots') ? option('shots') : null;
-const chromium = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find(existsSync);
-let puppeteer;
-try {
-  puppeteer = (await import('puppeteer-core')).default;
-} catch {
-  console.log('SKIPPED: puppeteer-core is not installed; the page of reports is not tried in a browser');
-  process.exit(77);
-}
-if (!chromium) {
-  console.log('SKIPPED: no Chromium; the page of reports is not tried in a browser');
-  process.exit(77);
-}
-
-const root = resolve(import.meta.dirname, '../..');
-const folder = mkdtempSync(join(tmpdir(), 'qlora-report-'));
+const browser = await launch('the page of reports');
+const folder = newFolder();
 const common = ['--model', join(root, 'tests/golden/llama-tiny'), '--dataset',
   join(root, 'tests/golden/train-20/data.jsonl'), '--max_length', '64', '--val_set_size', '4'];
 const train = (name, ...more) => execFileSync(qlora, ['train', ...common, '--output_dir', join(folder, name),
   '--eval_steps', '10', '--eval_on_start', '--max_steps', '30', ...more], {stdio: 'pipe'});
 const lines = (name, log) => readFileSync(join(folder, name, log), 'utf8').trim().split('\n').map(JSON.parse);
 
-// Relative luminance and contrast as WCAG 2 defines them.
-const contrast = ([a, b]) => {
-  const luminance = (rgb) => rgb.match(/[\d.]+/g).slice(0, 3).map((c) => {
-    const v = c / 255;
-    return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  }).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p);
-  return (x + 0.05) / (y + 0.05);
-};
-
-const browser = await puppeteer.launch({executablePath: chromium, args: ['--no-sandbox', '--disable-gpu'], protocolTimeout: 0});
 try {
   train('first', '--sample_prompts', 'Once upon a time', '--sample_max_new_tokens', '8');
   train('second', '--learning_rate', '1e-2', '--lora_r', '4');

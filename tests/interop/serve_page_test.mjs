@@ -3,29 +3,13 @@
 //   node serve_page_test.mjs --qlora PROGRAM [--shots DIR]
 import assert from 'node:assert/strict';
 import {spawn} from 'node:child_process';
-import {cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync} from 'node:fs';
+import {cpSync, readFileSync, readdirSync, rmSync, writeFileSync} from 'node:fs';
 import {createServer, request} from 'node:http';
-import {tmpdir} from 'node:os';
-import {join, resolve} from 'node:path';
+import {join} from 'node:path';
+import {contrast, launch, newFolder, qlora, root, shots} from './browser.mjs';
 
-const option = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
-const qlora = resolve(option('qlora'));
-const shots = process.argv.includes('--shots') ? option('shots') : null;
-const chromium = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find(existsSync);
-let puppeteer;
-try {
-  puppeteer = (await import('puppeteer-core')).default;
-} catch {
-  console.log('SKIPPED: puppeteer-core is not installed; the page of servers is not tried in a browser');
-  process.exit(77);
-}
-if (!chromium) {
-  console.log('SKIPPED: no Chromium; the page of servers is not tried in a browser');
-  process.exit(77);
-}
-
-const root = resolve(import.meta.dirname, '../..');
-const folder = mkdtempSync(join(tmpdir(), 'qlora-page-'));
+const browser = await launch('the page of servers');
+const folder = newFolder();
 const model = join(folder, 'tiny');
 cpSync(join(root, 'tests/golden/llama3-tiny'), model, {recursive: true});
 writeFileSync(join(model, 'chat_template.jinja'), '{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}' +
@@ -90,17 +74,6 @@ const api = async (path, json) => {
   return answer.json();
 };
 
-// Relative luminance and contrast as WCAG 2 defines them.
-const contrast = ([a, b]) => {
-  const luminance = (rgb) => rgb.match(/[\d.]+/g).slice(0, 3).map((c) => {
-    const v = c / 255;
-    return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  }).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p);
-  return (x + 0.05) / (y + 0.05);
-};
-
-const browser = await puppeteer.launch({executablePath: chromium, args: ['--no-sandbox', '--disable-gpu'], protocolTimeout: 0});
 try {
   for (let i = 0; !said.includes('listening'); ++i) {
     assert.ok(server.exitCode === null && i < 600, `the server does not start:\n${said}`);

@@ -149,6 +149,18 @@ TEST(PassInputsTest, LongropeIsChosenForEachSequence) {
   EXPECT_THROW(decoder.ropes().FirstRow(0, 17), Error);
 }
 
+// The logits of a pass, in order.
+std::vector<std::vector<float>> LogitsOf(const Decoder& decoder, std::span<const SlotRows> slots,
+                                         SumOrder order, const StatePool& pool,
+                                         EvalMemory& passes) {
+  std::vector<std::vector<float>> all;
+  RunSlots(decoder, slots, order, pool, passes,
+           [&](std::int64_t, std::int64_t, std::span<const float> logits) {
+             all.emplace_back(logits.begin(), logits.end());
+           });
+  return all;
+}
+
 // The logits of the last token of sequences in slots that are read in parts of `part` tokens, each
 // with the adapter of its number, or none.
 std::vector<std::vector<float>> SlotLogits(const Decoder& decoder, const Adapters& adapters,
@@ -171,9 +183,9 @@ std::vector<std::vector<float>> SlotLogits(const Decoder& decoder, const Adapter
                       .ids = std::span(ids).subspan(begin, count),
                       .length = length,
                       .adapter = adapters[slot],
-                      .wants_logits = begin + count == length});
+                      .logit_rows = begin + count == length ? 1 : 0});
     }
-    logits = RunSlots(decoder, rows, SumOrder::kMany, pool.pool(), passes);
+    logits = LogitsOf(decoder, rows, SumOrder::kMany, pool.pool(), passes);
   }
   return logits;
 }
@@ -247,7 +259,7 @@ TEST(SlotPassTest, RowsOfFourAdaptersReadAWeightOnce) {
                       .length = 1,
                       .adapter = all[several ? slot / 4 : 0]});
     }
-    EXPECT_EQ(RunSlots(decoder, rows, SumOrder::kFew, pool.pool(), passes).size(), 16u);
+    EXPECT_EQ(LogitsOf(decoder, rows, SumOrder::kFew, pool.pool(), passes).size(), 16u);
     products[several] = backend.Take();
   }
   EXPECT_EQ(products[1], products[0]);
@@ -264,7 +276,7 @@ TEST(SlotPassTest, RefusesWhatThePoolLacks) {
   const std::vector<std::int32_t> ids = {3, 1, 4};
   for (const auto& [slot, first] : std::vector<std::pair<int, int>>{{2, 0}, {-1, 0}, {0, 3}}) {
     const SlotRows rows = {.slot = slot, .first = first, .ids = ids, .length = 3};
-    EXPECT_THROW(RunSlots(decoder, {&rows, 1}, SumOrder::kFew, pool.pool(), passes), Error);
+    EXPECT_THROW(LogitsOf(decoder, {&rows, 1}, SumOrder::kFew, pool.pool(), passes), Error);
   }
 }
 

@@ -186,9 +186,12 @@ def test_texts_at_the_same_time_are_those_of_each_alone(model):
     together = model.generate(prompts, **options)
     assert [r.text for r in together] == [model.generate(p, **options).text for p in prompts]
     assert [r.prompt_tokens for r in together] == [model.count_tokens(p) for p in prompts]
-    pieces = []
-    model.generate(prompts, on_text=pieces.append, **options)
-    assert "".join(pieces) == "".join(r.text for r in together)
+    pieces = [[] for _ in prompts]
+    model.generate(prompts, on_text=lambda i, piece: pieces[i].append(piece), **options)
+    assert ["".join(p) for p in pieces] == [r.text for r in together]
+    stopped = model.generate(prompts, on_text=lambda i, _: "stop" if i == 1 else None, **options)
+    assert stopped[1].stop_reason == "caller" and stopped[1].new_tokens < together[1].new_tokens
+    assert [stopped[i].text for i in (0, 2)] == [together[i].text for i in (0, 2)]
     assert model.generate([]) == []
     with pytest.raises(TypeError):
         model.generate(["a", 5])

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "io/json.h"
+#include "pass/eval_memory.h"
 #include "qlora/context.h"
 #include "qlora/model.h"
 #include "serve/loaded_models.h"
 #include "serve/serve_fixture.h"
+#include "serve/serve_plan.h"
 
 namespace qlora {
 namespace {
@@ -31,7 +33,12 @@ const char* const kDecide = R"({"model": "tiny", "input": "Once there was a dog.
 
 class DecisionRouteTest : public testing::Test {
  protected:
-  DecisionRouteTest() { AddDecisionRoutes(table_, server_); }
+  DecisionRouteTest() {
+    AddDecisionRoutes(table_, server_);
+    const LoadedModel& base = models_.base();
+    generation_.decoder.emplace(*base.backend, base.config, base.weights, base.precision,
+                                base.config.max_position_embeddings);
+  }
 
   static ServeOptions Options() {
     ServeOptions options;
@@ -140,6 +147,22 @@ TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
       {"type": "noul", "instructions": "x"}}})")
                 ->response.status,
             404);
+}
+
+// The memory for passes is planned: it is enough, and is not replaced.
+TEST_F(DecisionRouteTest, PassesStayInPlannedMemory) {
+  const ServePlan plan = PlanServing(models_.base(), models_.All(), options_, 0);
+  ReservePass(*generation_.decoder, {}, plan.limits.alone_rows, plan.limits.alone_unfolded,
+              generation_.memory);
+  const std::byte* planned = generation_.memory.data();
+  OrderedJson body = OrderedJson::parse(kAsk);
+  const OrderedJson who = body["questions"]["who"];
+  for (int i = 0; i < 200; ++i) body["questions"]["q" + std::to_string(i)] = who;
+  std::string state;
+  for (int i = 0; i < 40; ++i) state += "Once there was a dog. ";
+  body["state"] = state;
+  EXPECT_EQ(Post("/v1/systemone", body.dump())->response.status, 200);
+  EXPECT_EQ(generation_.memory.data(), planned);
 }
 
 TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {

@@ -107,6 +107,20 @@ TEST_F(RequestLogTest, CorrectedAnswersAreConversations) {
   EXPECT_EQ(lines[0]["tools"], Json(with_tools.tools));
 }
 
+TEST_F(RequestLogTest, TextsHaveFilesOfTheirOwn) {
+  RequestLog kept = Make();
+  const OrderedJson whole = {{"prompt", "One "}, {"completion", "two"}};
+  kept.Keep("a", {}, {{.message = whole}, {.message = whole, .is_whole = false}});
+  EXPECT_THAT(Lines("texts-2026-11-29.jsonl"), ElementsAre(Json(whole)));
+  kept.Mark("a", 1, AnswerMark::kDown, "");
+  const Json mark = {{"prompt", "One "}, {"completion", "two"}, {"label", false}};
+  EXPECT_THAT(Lines("texts-marks-2026-11-29.jsonl"), ElementsAre(mark));
+  kept.Mark("a", 0, AnswerMark::kEdited, "2");
+  const Json edit = {{"prompt", "One "}, {"completion", "2"}};
+  EXPECT_THAT(Lines("texts-edits-2026-11-29.jsonl"), ElementsAre(edit));
+  EXPECT_TRUE(Lines("chats-2026-11-29.jsonl").empty());
+}
+
 TEST_F(RequestLogTest, AnAnswerIsJudgedOnce) {
   RequestLog kept = Make();
   kept.Keep("a", question, answers);
@@ -196,6 +210,43 @@ TEST_F(FeedbackTest, ChatsCanBeMarked) {
     EXPECT_EQ(LinesOf(kept.path() / "chats-1970-01-01.jsonl").size(), 1u);
     server.request_log = nullptr;
   }
+}
+
+TEST_F(FeedbackTest, WhatWasStoppedCanBeMarked) {
+  TemporaryFolder kept;
+  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
+  server.request_log = &request_log;
+  generation.cancelled = {0};  // it has pieces, and no end
+  const auto reply = Begin("POST", "/v1/chat/completions",
+                           R"({"messages": [{"role": "user", "content": "Hi"}], "stream": true})");
+  const auto held = generation.waiting;  // as an engine holds what it has not finished
+  generation.Write();
+  reply->gone();
+  const std::string id = Json::parse(reply->events()[0])["id"];
+  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}})->response.status, 200);
+  WaitForWorker();
+  const std::vector<Json> marks = LinesOf(kept.path() / "marks-1970-01-01.jsonl");
+  ASSERT_EQ(marks.size(), 1u);
+  EXPECT_EQ(marks[0]["completion"][0]["content"], "Hello you");
+  EXPECT_TRUE(LinesOf(kept.path() / "chats-1970-01-01.jsonl").empty());
+  server.request_log = nullptr;
+}
+
+TEST_F(FeedbackTest, CompletionsCanBeMarked) {
+  TemporaryFolder kept;
+  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
+  server.request_log = &request_log;
+  const auto reply =
+      Post("/v1/completions", {{"prompt", {"One ", "Two "}}, {"echo", true}, {"n", 2}});
+  const std::string id = reply->json()["id"];
+  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 2}})->response.status,
+            200);
+  WaitForWorker();
+  const std::vector<Json> marks = LinesOf(kept.path() / "texts-marks-1970-01-01.jsonl");
+  const Json expected = {{"prompt", "Two "}, {"completion", "Hello you"}, {"label", true}};
+  EXPECT_THAT(marks, ElementsAre(expected));
+  EXPECT_EQ(LinesOf(kept.path() / "texts-1970-01-01.jsonl").size(), 4u);
+  server.request_log = nullptr;
 }
 
 TEST_F(FeedbackTest, WrongFieldsAreNamed) {

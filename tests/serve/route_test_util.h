@@ -45,6 +45,7 @@ class StubService : public GenerationService {
   }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   void RunAlone(const std::function<void()>& work) override { work(); }
+  void RunPass(const Pass&) override { ADD_FAILURE() << "no model"; }
 
   // Answers the last request.
   void Answer(const std::vector<std::string>& pieces, GenerationEnd end = {}) {

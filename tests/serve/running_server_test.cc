@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "dist/free_port.h"
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/http_client.h"
@@ -112,6 +115,86 @@ TEST_F(RunningServerTest, MemoryDecidesOnRoom) {
   options_.kv_memory = "";
   options_.context_length = 129;
   EXPECT_THROW(Start(), Error);
+}
+
+TEST_F(RunningServerTest, TooLittleMemoryNamesWhatFits) {
+  const auto error = [&] {
+    try {
+      Start();
+      return std::string("nothing was thrown");
+    } catch (const Error& thrown) {
+      EXPECT_EQ(thrown.code(), ErrorCode::kOutOfMemory);
+      return std::string(thrown.what());
+    }
+  };
+  Start();
+  const std::vector<MemoryPart> parts = server_->plan().parts;
+  const auto keys = std::ranges::find(parts, "keys and values", &MemoryPart::name);
+  const std::size_t slot = keys->bytes / 2;
+  server_.reset();
+  options_.kv_memory = std::to_string(slot * 7 / 10) + "B";
+  EXPECT_THAT(error(), HasSubstr("--context_length 64 fits"));
+  options_.context_length = 64;
+  Start();
+  EXPECT_EQ(server_->plan().limits.positions, 64);
+  server_.reset();
+  options_.kv_memory = "";
+  options_.max_memory = "1MB";
+  EXPECT_THAT(error(), HasSubstr("--max_memory"));
+  options_.max_memory = "";
+  options_.kv_memory = "1KB";
+  EXPECT_THAT(error(), HasSubstr("--kv_memory"));
+}
+
+// Before it takes minutes to load a model.
+TEST_F(RunningServerTest, RefusesWhatNeedsNoModelFirst) {
+  const auto error = [&](const ServeOptions& changed) {
+    options_ = changed;
+    options_.model.model_name_or_path = "no/such/model";
+    try {
+      Start();
+    } catch (const Error& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  const ServeOptions options = options_;
+  const RunningServer other(
+      context_, options, "1", [](const std::string&) {}, ProgressFn());
+  ServeOptions changed = options;
+  changed.port = other.port();
+  EXPECT_THAT(error(changed), HasSubstr("is taken"));
+  changed = options;
+  changed.api_key_file = "no/such/key";
+  EXPECT_THAT(error(changed), HasSubstr("no/such/key"));
+  changed = options;
+  changed.host = "nowhere";
+  EXPECT_THAT(error(changed), HasSubstr("host: expected an address"));
+  changed.host = "0.0.0.0";
+  EXPECT_THAT(error(changed), HasSubstr("can be reached by other machines"));
+  changed = options;
+  changed.adapter_dir = "no/such/adapters";
+  EXPECT_THAT(error(changed), HasSubstr("no/such/adapters"));
+  EXPECT_THAT(error(options), HasSubstr("no/such/model"));
+}
+
+TEST_F(RunningServerTest, SaysThatItLoads) {
+  const FreePort port;
+  options_.port = port;
+  int status = 0;
+  std::string body;
+  const ProgressFn progress = [&](std::int64_t, std::int64_t) {
+    if (status != 0) return;
+    TestClient client(port);
+    const HttpAnswer answer = client.Get("/health");
+    status = answer.status;
+    body = answer.body;
+  };
+  server_.emplace(
+      context_, options_, "1", [](const std::string&) {}, progress);
+  EXPECT_EQ(status, 503);
+  EXPECT_EQ(Json::parse(body)["error"]["code"], "loading");
+  EXPECT_EQ(TestClient(port).Get("/health").status, 200);
 }
 
 }  // namespace

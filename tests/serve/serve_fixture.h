@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,12 +78,15 @@ class ScriptedGeneration final : public GenerationService {
   }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   void RunAlone(const std::function<void()>& work) override { work(); }
+  void RunPass(const Pass& pass) override { pass(*decoder, memory); }
 
   // Writes all answers, as the thread of an engine would.
   void Write() {
     for (const auto& answer : std::exchange(waiting, {})) answer();
   }
 
+  std::optional<Decoder> decoder;  // of RunPass
+  Arena memory;
   std::vector<GenerationPiece> pieces = {{.text = "Hello"}, {.text = " you"}};
   GenerationEnd end = {.cached_tokens = 2, .new_tokens = 3};
   std::int64_t refuse_from = -1;

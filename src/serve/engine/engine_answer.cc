@@ -8,6 +8,12 @@
 #include "serve/token_bytes.h"
 
 namespace qlora {
+namespace {
+
+constexpr const char* kDamaged =
+    "the model's logits hold a NaN: base or adapter is damaged, or of another model";
+
+}  // namespace
 
 EngineAnswer::EngineAnswer(ServedModelPtr model, GenerationRequest request,
                            GenerationListener listener, std::int64_t room)
@@ -29,12 +35,13 @@ EngineRequest EngineAnswer::TakeRequest() {
                         .options = request_.options,
                         .ends = ends,
                         .top_logprobs = request_.top_logprobs,
+                        .wants_prompt_logprobs = request_.wants_prompt_logprobs,
                         .keeps_prompt = request_.keeps_prompt};
   // The engine would end all answers at logits that are NaN.
   request.edit = [edit = std::move(edit), fault = fault_](std::span<const std::int32_t> answer,
                                                           std::span<float> logits) {
     if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
-      *fault = "the model's logits hold a NaN: base or adapter is damaged, or of another model";
+      *fault = kDamaged;
       std::ranges::fill(logits, 0);
     } else if (edit) {
       edit(answer, logits);
@@ -44,6 +51,7 @@ EngineRequest EngineAnswer::TakeRequest() {
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
+  if (!has_begun() && !TakePrompt(token.prompt)) *fault_ = kDamaged;
   if (!fault_->empty()) {
     Fail(*fault_);
     return false;
@@ -77,12 +85,27 @@ double EngineAnswer::TakeTokenSeconds() {
   return now - std::exchange(last_token_, now);
 }
 
+AnswerToken EngineAnswer::Scored(const TokenLogprob& token,
+                                 const std::vector<TokenLogprob>& top) const {
+  AnswerToken scored{.token = token.token,
+                     .bytes = TokenBytes(*model_->tokenizer, token.token),
+                     .logprob = token.logprob};
+  for (const TokenLogprob& other : top) scored.top.emplace_back(other.token, other.logprob);
+  return scored;
+}
+
+bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>& scored) {
+  if (!request_.wants_prompt_logprobs) return true;
+  prompt_ = {Scored({.token = request_.prompt.front()}, {})};
+  for (const ScoredToken& token : scored) {
+    if (!std::isfinite(token.token.logprob)) return false;
+    prompt_.push_back(Scored(token.token, token.top));
+  }
+  return true;
+}
+
 void EngineAnswer::Hold(const EngineToken& token, std::size_t bytes) {
-  const Tokenizer& tokenizer = *model_->tokenizer;
-  AnswerToken held{
-      .token = token.token, .bytes = TokenBytes(tokenizer, token.token), .logprob = token.logprob};
-  for (const TokenLogprob& other : token.top) held.top.emplace_back(other.token, other.logprob);
-  held_.push_back({std::move(held), decoded_, decoded_ + bytes});
+  held_.push_back({Scored({token.token, token.logprob}, token.top), decoded_, decoded_ + bytes});
 }
 
 // Tokens of a stop text stay back, as it does.

@@ -26,9 +26,6 @@ class EngineAnswer {
 
   // What the engine is to be asked, once. What is wrong with the logits ends this answer alone.
   EngineRequest TakeRequest();
-  // Log-probabilities of the prompt, which leave with the first piece.
-  void SetPrompt(std::vector<AnswerToken> prompt) { prompt_ = std::move(prompt); }
-
   // Takes the next token. Returns false when the answer has ended, and the listener knows.
   bool Add(const EngineToken& token);
   // Ends the answer, for a fault within the server.
@@ -51,6 +48,10 @@ class EngineAnswer {
     std::size_t end;
   };
 
+  // A token with the likeliest ones beside it.
+  AnswerToken Scored(const TokenLogprob& token, const std::vector<TokenLogprob>& top) const;
+  // Log-probabilities of the prompt leave with the first piece. False where they are none.
+  bool TakePrompt(const std::vector<ScoredToken>& scored);
   void Hold(const EngineToken& token, std::size_t bytes);
   // Hands on text, and the tokens that belong to it. all: also those that are held.
   void Emit(std::string text, bool all = false);

@@ -17,7 +17,6 @@
 #include "inference/generation_memory.h"
 #include "serve/api_error.h"
 #include "serve/engine/engine_answer.h"
-#include "serve/engine/prompt_logprobs.h"
 #include "serve/engine/prompt_pace.h"
 
 namespace qlora {
@@ -58,6 +57,9 @@ class EngineService::Impl {
     Post([this, id] { Drop(id); });
   }
   void RunAlone(const std::function<void()>& work);
+  void RunPass(const Pass& pass) {
+    RunAlone([&] { pass(buffers_->decoder, buffers_->activations); });
+  }
   void Refuse() { refuses_ = true; }
   void Stop() {
     Refuse();
@@ -247,8 +249,11 @@ void EngineService::Impl::MakeEngine(const Adapters& adapters) {
   buffers_.reset();
   buffers_ = std::make_unique<GenerationBuffers>(
       *base_.backend, base_.config, base_.weights, base_.precision, adapters,
-      GenerationSize{
-          .rows = limits_.rows, .positions = limits_.positions, .slots = limits_.sequences});
+      GenerationSize{.rows = limits_.rows,
+                     .positions = limits_.positions,
+                     .slots = limits_.sequences,
+                     .alone_rows = limits_.alone_rows,
+                     .alone_unfolded = limits_.alone_unfolded});
   sizes_.emplace(base_.config, adapters);
   engine_ = std::make_unique<Engine>(buffers_->decoder, buffers_->passes, buffers_->pool.pool(),
                                      limits_.rows);
@@ -267,12 +272,6 @@ void EngineService::Impl::Begin(GenerationId id, std::unique_ptr<EngineAnswer> a
   }
   if (adapter != nullptr) adapters_[adapter.get()] = adapter;
   try {
-    const GenerationRequest& request = answer->request();
-    if (request.wants_prompt_logprobs) {
-      answer->SetPrompt(PromptLogprobs(buffers_->decoder, adapter.get(), request.prompt,
-                                       request.top_logprobs.value_or(0),
-                                       *answer->model().tokenizer));
-    }
     const RequestId number = engine_->Submit(answer->TakeRequest());
     answers_.emplace(number, Running{id, std::move(answer)});
   } catch (const std::exception& error) {
@@ -399,6 +398,8 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
 void EngineService::Cancel(GenerationId id) { impl_->Cancel(id); }
 
 void EngineService::RunAlone(const std::function<void()>& work) { impl_->RunAlone(work); }
+
+void EngineService::RunPass(const Pass& pass) { impl_->RunPass(pass); }
 
 void EngineService::Refuse() { impl_->Refuse(); }
 

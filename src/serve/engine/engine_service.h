@@ -23,6 +23,8 @@ struct EngineLimits {
   std::int64_t queue = 256;       // further ones that wait
   std::int64_t positions = 2048;  // of a sequence: prompt and answer
   std::int64_t rows = 1024;       // of prompts, in a step
+  std::int64_t alone_rows = 0;    // of a pass of RunPass: GenerationSize
+  std::int64_t alone_unfolded = 0;
   std::int64_t step_ms = 200;     // that a step with prompts should take, at most
 };
 
@@ -40,6 +42,7 @@ class EngineService final : public GenerationService {
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override;
   void Cancel(GenerationId id) override;
   void RunAlone(const std::function<void()>& work) override;
+  void RunPass(const Pass& pass) override;
 
   // From now on requests are refused.
   void Refuse();

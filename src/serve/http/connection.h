@@ -47,7 +47,7 @@ struct HttpCore {
   HttpServer::Handler handler = {};
   HeadRules rules = {};
   std::mt19937_64 ids = {};
-  std::size_t held_bodies = 0;  // before io, whose handlers keep connections
+  HeldBodies held_bodies = std::make_shared<std::atomic<std::size_t>>(0);
   boost::asio::io_context io{1};
   std::shared_ptr<ServerThread> thread = std::make_shared<ServerThread>(io);
   std::set<std::shared_ptr<Connection>> connections = {};

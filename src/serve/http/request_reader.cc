@@ -28,8 +28,8 @@ ApiError TooLarge(std::size_t limit) {
 
 }  // namespace
 
-RequestReader::RequestReader(const HttpLimits& limits, std::size_t& all_held)
-    : limits_(limits), all_held_(all_held) {
+RequestReader::RequestReader(const HttpLimits& limits, HeldBodies all_held)
+    : limits_(limits), all_held_(std::move(all_held)) {
   Next();
 }
 
@@ -113,18 +113,21 @@ void RequestReader::TakeBody(std::string_view bytes) {
     internal::WriteAll(file_, request_.body_file, -1, std::as_bytes(std::span(bytes)));
     return;
   }
-  if (all_held_ + bytes.size() > limits_.bodies) {
+  if (*all_held_ + bytes.size() > limits_.bodies) {
     throw ApiError(503, "too many large requests at the same time; try again later");
   }
   request_.body.append(bytes);
-  all_held_ += bytes.size();
+  *all_held_ += bytes.size();
 }
 
 HttpRequest RequestReader::Take() {
   if (file_ >= 0) close(file_);
   file_ = -1;
-  all_held_ -= request_.body.size();
-  return std::exchange(request_, {});
+  HttpRequest request = std::exchange(request_, {});
+  const std::size_t bytes = request.body.size();
+  request.body_room = std::shared_ptr<const void>(
+      nullptr, [held = all_held_, bytes](const void*) { *held -= bytes; });
+  return request;
 }
 
 void RequestReader::DropBody() {
@@ -133,7 +136,7 @@ void RequestReader::DropBody() {
     unlink(request_.body_file.c_str());
     file_ = -1;
   }
-  all_held_ -= request_.body.size();
+  *all_held_ -= request_.body.size();
   request_ = {};
 }
 

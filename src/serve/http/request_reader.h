@@ -3,6 +3,7 @@
 #define QLORA_SERVE_HTTP_REQUEST_READER_H_
 
 // Asio 1.74 needs it in C++20.
+#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,10 +49,13 @@ struct PassedBody {
   };
 };
 
+// Bytes of the bodies in memory, which requests may hold longer than their connection.
+using HeldBodies = std::shared_ptr<std::atomic<std::size_t>>;
+
 class RequestReader {
  public:
-  // all_held: bytes of the bodies in memory of all readers, which limits.bodies bounds.
-  RequestReader(const HttpLimits& limits, std::size_t& all_held);
+  // all_held: of all readers, which limits.bodies bounds.
+  RequestReader(const HttpLimits& limits, HeldBodies all_held);
   ~RequestReader();
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
@@ -72,6 +77,7 @@ class RequestReader {
 
   // The head alone, or all once the body is read. A file of a body that is not taken is removed.
   const HttpRequest& head() const { return request_; }
+  // Its body is counted as held until the last copy is gone.
   HttpRequest Take();
   bool is_http_10() const { return parser_->get().version() == 10; }
   bool is_head() const { return is_head_; }  // HEAD, which the request calls GET
@@ -92,7 +98,7 @@ class RequestReader {
   void TakeBody(std::string_view bytes);
 
   const HttpLimits& limits_;
-  std::size_t& all_held_;
+  const HeldBodies all_held_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<PassedBody>> parser_;
   std::size_t head_bytes_ = 0;

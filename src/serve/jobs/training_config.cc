@@ -39,17 +39,6 @@ void AddSchedule(const JobRequest& request, bool evaluates, OrderedJson& config)
   config["save_total_limit"] = kKeptSaves;
 }
 
-// The rate of `train` for this method, which preference_loss chooses.
-double UsualRate(TrainingMethod method) {
-  TrainOptions options;
-  OptionTable table;
-  options.Declare(table);
-  table.Set("model_name_or_path", "base", "model");
-  if (method == TrainingMethod::kDpo) table.Set("preference_loss", "sigmoid", "method");
-  options.Complete(table);
-  return options.learning_rate;
-}
-
 }  // namespace
 
 OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files) {
@@ -64,9 +53,11 @@ OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const Train
   config["global_batch_size"] = request.batch_size;
   config["per_device_train_batch_size"] = request.batch_size % 2 == 0 ? 2 : 1;
   config["num_train_epochs"] = request.n_epochs;
-  config["learning_rate"] = UsualRate(request.method) * request.learning_rate_multiplier;
+  const bool is_dpo = request.method == TrainingMethod::kDpo;
+  config["learning_rate"] =
+      (is_dpo ? kUsualPreferenceRate : kUsualLearningRate) * request.learning_rate_multiplier;
   config["seed"] = request.seed;
-  if (request.method == TrainingMethod::kDpo) {
+  if (is_dpo) {
     config["preference_loss"] = "sigmoid";
     config["beta"] = request.beta;
   }

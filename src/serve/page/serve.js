@@ -365,11 +365,13 @@ async function addAnswer() {
   addItem(answer, view.node, controls);
   setRunning(new AbortController());
   const trouble = await view.run({...sampling(), messages: before}, running.signal);
-  controls.append(...answerButtons(answer, view, before, trouble === null));
+  // The server keeps what it had written when it was stopped.
+  const isKept = trouble === null || (trouble.name === 'AbortError' && answer.id);
+  controls.append(...answerButtons(answer, view, before, isKept));
   setRunning(null);
 }
 
-function answerButtons(answer, view, before, isWhole) {
+function answerButtons(answer, view, before, isKept) {
   const give = (mark, edited) => get('/v1/feedback', {json: {id: answer.id, mark, ...(edited && {edited})}});
   const judge = (mark, label) => button(label, guarded(async (event) => {
     await give(mark);
@@ -383,7 +385,7 @@ function answerButtons(answer, view, before, isWhole) {
       await addAnswer();
     })),
     button('Edit', () => editText(view.text, answer.text, 'Keep', async (changed) => {
-      if (options.marks && isWhole && !answer.isEdited) {
+      if (options.marks && isKept && !answer.isEdited) {
         await give('edited', changed);
         answer.isEdited = true;
       }
@@ -395,7 +397,7 @@ function answerButtons(answer, view, before, isWhole) {
     button('What the model read', guarded((event) => showRead(event.target.closest('article'), answer.model, before))),
   ];
   if (navigator.clipboard) list.splice(2, 0, button('Copy', guarded(() => navigator.clipboard.writeText(answer.text))));
-  view.thumbs = options.marks && isWhole
+  view.thumbs = options.marks && isKept
     ? [judge('up', 'Good answer'), judge('down', 'Bad answer')] : [];
   return [...list, ...view.thumbs];
 }

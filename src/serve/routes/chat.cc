@@ -110,6 +110,16 @@ class ChatAnswer final : public ChoiceSet {
     stream_->End();
   }
 
+  void Leave() override {
+    // Who saw nothing of an answer does not know its id.
+    if (!stream_) return;
+    for (ChatChoice& choice : choices_) {
+      if (!choice.finish_reason.empty()) continue;
+      for (const AnswerPart& part : choice.parts.Finish()) Take(choice, part);
+    }
+    Keep();
+  }
+
  private:
   void AddParts(std::int64_t i, const std::vector<AnswerPart>& parts, OrderedJson logprobs) {
     ChatChoice& choice = choices_[i];
@@ -187,7 +197,8 @@ class ChatAnswer final : public ChoiceSet {
     std::vector<LoggedAnswer> answers;
     for (const ChatChoice& choice : choices_) {
       answers.push_back(
-          {.message = MessageOf(choice), .is_whole = choice.finish_reason != "length"});
+          {.message = MessageOf(choice),
+           .is_whole = !choice.finish_reason.empty() && choice.finish_reason != "length"});
     }
     server().request_log->Keep(
         head_["id"].get<std::string>(),

@@ -32,7 +32,7 @@ void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choi
         ids_.push_back(server_.generation.Submit(std::move(request), ListenerOf(i)));
       }
     } catch (...) {
-      has_failed_ = true;
+      has_ended_ = true;
       CancelAll();
       throw;
     }
@@ -42,8 +42,9 @@ void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choi
     const std::shared_ptr<ChoiceSet> here = set.lock();
     if (here == nullptr) return;
     const std::lock_guard lock(here->mutex_);
-    here->has_failed_ = true;
+    if (std::exchange(here->has_ended_, true)) return;
     here->CancelAll();
+    if (here->server_.request_log != nullptr) here->Leave();
   });
 }
 
@@ -52,18 +53,18 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
   return {.on_piece =
               [self, i](GenerationPiece piece) {
                 const std::lock_guard lock(self->mutex_);
-                if (!self->has_failed_) self->Add(i, std::move(piece));
+                if (!self->has_ended_) self->Add(i, std::move(piece));
               },
           .on_end =
               [self, i](const GenerationEnd& end) {
                 const std::lock_guard lock(self->mutex_);
-                if (!self->has_failed_) self->EndOne(i, end);
+                if (!self->has_ended_) self->EndOne(i, end);
               }};
 }
 
 void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
   if (!end.error.empty()) {
-    has_failed_ = true;
+    has_ended_ = true;
     CancelAll();
     server_.log(fmt::format("error: {}", end.error));
     Fail(ApiError(500, "a fault within the server ended the answer; its log has the reason"));
@@ -77,6 +78,7 @@ void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
   usage_.new_tokens += end.new_tokens;
   End(i, end);
   if (--open_ > 0) return;
+  has_ended_ = true;
   NoteAnswer(*reply_, {},
              fmt::format("{} + {} tokens, {} cached", usage_.prompt_tokens, usage_.new_tokens,
                          usage_.cached_tokens));

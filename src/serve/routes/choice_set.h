@@ -47,6 +47,8 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   virtual void Finish(const AnswerUsage& usage) = 0;
   // A fault within the server ended them.
   virtual void Fail(const ApiError& error) = 0;
+  // The client is gone, and they end here. What it saw of them may still be marked.
+  virtual void Leave() {}
 
   Server& server() const { return server_; }
   const HttpReplyPtr& reply() const { return reply_; }
@@ -62,7 +64,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   std::vector<GenerationId> ids_;
   std::int64_t choices_ = 1;
   std::int64_t open_ = 0;
-  bool has_failed_ = false;
+  bool has_ended_ = false;
   AnswerUsage usage_;
 };
 

@@ -12,6 +12,7 @@
 #include "prompt/prompt_renderer.h"
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
+#include "serve/request_log.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
@@ -148,6 +149,7 @@ class CompletionAnswer final : public ChoiceSet {
       choices_[i].logprobs.Add(piece.prompt, true, logprobs);
       choices_[i].logprobs.Add(piece.tokens, false, logprobs);
     }
+    if (server().request_log != nullptr) choices_[i].answer += piece.text;
     Show(i, piece.text, std::move(logprobs));
   }
 
@@ -157,6 +159,7 @@ class CompletionAnswer final : public ChoiceSet {
   }
 
   void Finish(const AnswerUsage& usage) override {
+    if (server().request_log != nullptr) Keep();
     OrderedJson answer = head_;
     answer["choices"] = OrderedJson::array();
     if (!stream_) {
@@ -181,12 +184,17 @@ class CompletionAnswer final : public ChoiceSet {
     stream_->End();
   }
 
+  void Leave() override {
+    if (stream_) Keep();
+  }
+
  private:
   struct Choice {
     explicit Choice(const Tokenizer& tokenizer) : logprobs(tokenizer) {}
 
     CompletionLogprobs logprobs;
-    std::string text = {};
+    std::string text = {};    // with the prompt, of echo
+    std::string answer = {};  // that is kept
     OrderedJson values = CompletionLogprobs::Empty();
     std::string finish_reason = {};
   };
@@ -203,6 +211,17 @@ class CompletionAnswer final : public ChoiceSet {
     for (auto& [name, list] : choice.values.items()) {
       for (OrderedJson& value : logprobs[name]) list.push_back(std::move(value));
     }
+  }
+
+  void Keep() {
+    std::vector<LoggedAnswer> answers;
+    for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
+      const Choice& choice = choices_[i];
+      answers.push_back({.message = {{"prompt", request_.prompts[i / request_.choices].text},
+                                     {"completion", choice.answer}},
+                         .is_whole = choice.finish_reason == "stop"});
+    }
+    server().request_log->Keep(head_["id"].get<std::string>(), {}, answers);
   }
 
   static OrderedJson ChoiceJson(std::int64_t i, const std::string& text, OrderedJson logprobs,

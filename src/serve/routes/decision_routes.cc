@@ -52,24 +52,30 @@ OrderedJson Answer(const HttpRequest& http, Server& server, Wire wire) {
   DecisionRequest request = ReadRequest(ParseBody(http), wire);
   const ServedModelPtr model = server.models.Find(request.model);
   const std::optional<DecisionSource> source = SourceOf(*server.base, *model);
+  const std::int64_t most = model->decision_length;
   const DecisionModel decides = {.adapter = model->adapter.get(),
                                  .prompts = *model->prompts,
                                  .tokenizer = *model->tokenizer,
                                  .decisions = source,
-                                 .max_length = model->context_length,
+                                 .max_length = most,
                                  .name = model->name};
   try {
     RequestedDecisions asked(*server.base, decides, std::move(request), {});
     // Others write their next tokens between two parts.
     for (std::int64_t part = 0; part < asked.parts(); ++part) {
-      server.generation.RunAlone([&] { asked.RunPart(); });
+      server.generation.RunPass(
+          [&](const Decoder& decoder, Arena& memory) { asked.RunPart(decoder, memory); });
     }
     return asked.Answer();
   } catch (const PromptTooLong& error) {
     throw ApiError(400,
-                   fmt::format("this model's maximum context length is {} tokens, and a question "
+                   fmt::format("this model's maximum context length is {} tokens{}, and a question "
                                "with its state has {}",
-                               model->context_length, error.tokens),
+                               most,
+                               most < model->context_length
+                                   ? " for decisions, as far as the server's memory goes"
+                                   : "",
+                               error.tokens),
                    wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
   }
 }

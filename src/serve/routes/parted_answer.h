@@ -33,8 +33,12 @@ class PartedAnswer : public ChoiceSet {
   void Add(std::int64_t, GenerationPiece piece) final { AddParts(parts_.Add(piece.text)); }
   void End(std::int64_t, const GenerationEnd& end) final {
     AddParts(parts_.Finish());
-    if (server().request_log != nullptr) Keep(end.reason);
+    if (server().request_log != nullptr) Keep(std::string(FinishReason(end.reason)) == "stop");
     EndAnswer(end);
+  }
+  void Leave() final {
+    for (const AnswerPart& part : parts_.Finish()) AddToMessage(part);
+    Keep(false);
   }
   void Finish(const AnswerUsage&) final {}
 
@@ -59,12 +63,11 @@ class PartedAnswer : public ChoiceSet {
     }
   }
 
-  void Keep(StopReason reason) {
+  void Keep(bool is_whole) {
     OrderedJson message = {{"role", "assistant"}, {"content", text_}};
     if (text_.empty() && !calls_.empty()) message["content"] = nullptr;
     if (!thought_.empty()) message["reasoning_content"] = thought_;
     if (!calls_.empty()) message["tool_calls"] = calls_;
-    const bool is_whole = std::string(FinishReason(reason)) == "stop";
     server().request_log->Keep(id_, question_, {{.message = message, .is_whole = is_whole}});
   }
 
