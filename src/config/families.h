@@ -54,8 +54,8 @@ struct ExpertDefaults {
   // The keys are num_local_experts and intermediate_size, not num_experts and
   // moe_intermediate_size.
   bool local_names = false;
-  // In transformers 5 experts are parameters. PEFT reads a LoRA of each expert all the same in some
-  // families; in these it passes over it without a word.
+  // In transformers 5 experts are parameters. PEFT converts a LoRA of each expert in some families;
+  // in these it passes over it without a word.
   bool needs_parameters = false;
   bool has_dense_layers = false;  // where mlp_only_layers or decoder_sparse_step says so
   RouterScore score = RouterScore::kSoftmax;
