@@ -108,7 +108,8 @@ struct GgufFamily {
   bool is_llama = false;        // feed_forward_length is an expert's, and rope_factors count
   bool is_tied = false;         // has no head of its own, whatever tensors there are
   bool needs_head = false;      // has no tied head
-  bool o_bias = false;          // files may have a bias of o
+  bool qkv_bias = true;         // files may have biases of q, k and v
+  bool o_bias = false;          // one of o, which llama.cpp adds
   bool mlp_bias = false;        // and biases of the MLP
   bool rotates_partly = false;  // rope.dimension_count may be less than a head
   bool always_reads_factors = false;  // rope_factors count whatever rope.scaling.type says
