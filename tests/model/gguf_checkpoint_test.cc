@@ -399,14 +399,12 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
       },
       "tensor 'output.weight' is none of a gemma2");
   // Biases of o and of the MLP are tensors that llama.cpp has in some families.
-  for (const std::string family : {"qwen2", "qwen3", "smollm3"}) {
-    for (const std::string tensor : {"blk.0.attn_output.bias", "blk.0.ffn_up.bias"}) {
-      const std::int64_t rows = tensor.find("ffn") == std::string::npos ? 8 : 6;
-      refused(
-          family.c_str(), [&](Whole& m) { m.Add(tensor, {rows}, 0); },
-          "tensor '" + tensor + "' is none of a " + family);
-    }
-  }
+  refused(
+      "qwen2", [](Whole& m) { m.Add("blk.0.attn_output.bias", {8}, 0); },
+      "tensor 'blk.0.attn_output.bias' is none of a qwen2");
+  refused(
+      "qwen2", [](Whole& m) { m.Add("blk.0.ffn_up.bias", {6}, 0); },
+      "tensor 'blk.0.ffn_up.bias' is none of a qwen2");
 }
 
 }  // namespace
