@@ -7,6 +7,7 @@
 #include <map>
 #include <numbers>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "adapter/rank_patterns.h"
@@ -15,6 +16,7 @@
 #include "base/matrix.h"
 #include "base/text.h"
 #include "config/families.h"
+#include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
 
 namespace qlora {
@@ -213,30 +215,11 @@ std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
 
 namespace {
 
-// What the adapter has beside linears of experts.
-std::vector<RankedTarget> OthersThanExperts(const AdapterConfig& config,
-                                            const DecoderConfig& decoder) {
-  std::vector<RankedTarget> others;
-  const auto add = [&](const std::string& path) {
-    if (IsExpert(path) || !IsTargetModule(config, path)) return;
-    others.push_back({TargetName(decoder, path), PatternPath(config, path), RankOf(config, path),
-                      AlphaOf(config, path)});
-  };
-  add("model.embed_tokens");
-  add("lm_head");
-  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    LinearPaths(decoder, l).ForEach(add);
-  }
-  return others;
-}
+enum class ExpertLoras { kNone, kEqual, kUneven };
 
-}  // namespace
-
-bool NeedsParameters(const DecoderConfig& decoder) {
-  return decoder.moe.num_experts > 0 && FamilyOf(decoder.model_type, "").experts.needs_parameters;
-}
-
-bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder) {
+// kEqual: gate and up of all experts of a layer have one rank and scale, or none; so have those of
+// down.
+ExpertLoras LookAtExperts(const AdapterConfig& config, const DecoderConfig& decoder) {
   bool has_any = false;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     if (!decoder.has_experts(l)) continue;
@@ -247,17 +230,134 @@ bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder)
         if (IsTargetModule(config, path) != IsTargetModule(config, first) ||
             RankOf(config, path) != RankOf(config, first) ||
             AlphaOf(config, path) != AlphaOf(config, first)) {
-          return false;
+          return ExpertLoras::kUneven;
         }
       }
       has_any = has_any || IsTargetModule(config, first);
     }
   }
-  return has_any;
+  return has_any ? ExpertLoras::kEqual : ExpertLoras::kNone;
 }
 
-AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder) {
-  std::vector<RankedTarget> ranked = OthersThanExperts(config, decoder);
+// What an adapter has beside linears of experts.
+std::vector<std::string> OthersThanExperts(const AdapterConfig& config,
+                                           const DecoderConfig& decoder) {
+  std::vector<std::string> others;
+  const auto add = [&](const std::string& path) {
+    if (!IsExpert(path) && IsTargetModule(config, path)) others.push_back(path);
+  };
+  add("model.embed_tokens");
+  add("lm_head");
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach(add);
+  }
+  return others;
+}
+
+// A module beside experts whose linears have its name. PEFT takes the names of those out of
+// target_modules where it converts a LoRA for each expert, and attaches nothing to such a module;
+// its weight can be named as a parameter.
+bool HasNameOfExperts(const DecoderConfig& decoder, const std::string& path) {
+  const std::string name = path.substr(path.rfind('.') + 1);
+  return name == decoder.names.gate || name == decoder.names.up || name == decoder.names.down;
+}
+
+// Whether what PEFT makes of a LoRA for each expert is this adapter: it gives the parameters of
+// gate and up of all layers rank and scale of the whole adapter, without rsLoRA, and has no dropout
+// for parameters. Entries of patterns name the linears of down otherwise than their parameter.
+bool IsConvertedWhole(const AdapterConfig& config, const DecoderConfig& decoder) {
+  std::int64_t layers = 0;
+  std::map<std::string, std::int64_t> adapted;  // layers, by the name of the linear
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (!decoder.has_experts(l)) continue;
+    ++layers;
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    for (const std::string& first : {paths.gate_up.front(), paths.down.front()}) {
+      if (!IsTargetModule(config, first)) continue;
+      ++adapted[first.substr(first.rfind('.') + 1)];
+      if (RankOf(config, first) != config.r || AlphaOf(config, first) != config.lora_alpha) {
+        return false;
+      }
+    }
+  }
+  const bool has_experts = !adapted.empty();
+  if (has_experts && (config.use_rslora || config.lora_dropout > 0)) return false;
+  return std::ranges::all_of(adapted, [&](const auto& entry) { return entry.second == layers; }) &&
+         std::ranges::none_of(OthersThanExperts(config, decoder), [&](const std::string& path) {
+           return HasNameOfExperts(decoder, path);
+         });
+}
+
+// Names modules and weights for a family whose experts PEFT converts. Weights are appended to
+// target_parameters.
+void NameOthers(const AdapterConfig& config, const std::vector<std::string>& others,
+                const DecoderConfig& decoder, AdapterConfig& out) {
+  const auto in_layer = [](const std::string& path) {  // "mlp.shared_expert.gate_proj"
+    const auto place = PlaceInDecoder(path);
+    return place ? place->rest : path;
+  };
+  std::map<std::string, std::int64_t> all;  // modules of the decoder
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) { ++all[in_layer(path)]; });
+  }
+  std::map<std::string, std::vector<std::string>> adapted;
+  for (const std::string& path : others) adapted[in_layer(path)].push_back(path);
+  std::set<std::string> modules;
+  for (const auto& [name, paths] : adapted) {
+    const bool is_weight = HasNameOfExperts(decoder, name);
+    const bool everywhere = !all.contains(name) || std::ssize(paths) == all.at(name);
+    const std::string short_name = name.substr(name.rfind('.') + 1);
+    for (const std::string& path : paths) {
+      const std::string spelled = SpelledPath(config, path);
+      if (is_weight) {
+        out.target_parameters.push_back((everywhere ? name : spelled) + ".weight");
+        if (everywhere) break;
+      } else {
+        modules.insert(everywhere ? short_name : spelled);
+      }
+    }
+  }
+  out.target_modules = std::vector<std::string>(modules.begin(), modules.end());
+  out.exclude_modules = {};
+  out.layers_to_transform = {};
+  out.layers_pattern = {};
+}
+
+}  // namespace
+
+bool NeedsParameters(const DecoderConfig& decoder) {
+  return decoder.moe.num_experts > 0 && FamilyOf(decoder.model_type, "").experts.needs_parameters;
+}
+
+bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder) {
+  return LookAtExperts(config, decoder) == ExpertLoras::kEqual;
+}
+
+bool HasUnevenExperts(const AdapterConfig& config, const DecoderConfig& decoder) {
+  return decoder.moe.num_experts > 0 && !decoder.joins_experts() &&
+         LookAtExperts(config, decoder) == ExpertLoras::kUneven;
+}
+
+bool WritesParameters(const AdapterConfig& config, const DecoderConfig& decoder) {
+  if (decoder.moe.num_experts == 0 || decoder.joins_experts()) return false;
+  const ExpertLoras experts = LookAtExperts(config, decoder);
+  if (experts == ExpertLoras::kUneven) return false;
+  if (NeedsParameters(decoder)) return experts == ExpertLoras::kEqual;
+  return !IsConvertedWhole(config, decoder);
+}
+
+AdapterConfig ConfigOfParameters(const AdapterConfig& config, const DecoderConfig& decoder) {
+  AdapterConfig out = config;
+  out.target_parameters.clear();
+  const std::vector<std::string> others = OthersThanExperts(config, decoder);
+  const bool converts = !NeedsParameters(decoder);
+  std::vector<RankedTarget> ranked;
+  for (const std::string& path : others) {
+    const bool is_weight = converts && HasNameOfExperts(decoder, path);
+    const char* const end = is_weight ? ".weight" : "";
+    ranked.push_back({TargetName(decoder, path) + end, SpelledPath(config, path) + end,
+                      RankOf(config, path), AlphaOf(config, path)});
+  }
   std::map<std::string, std::vector<std::string>> targets;  // by short name
   std::int64_t layers = 0;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
@@ -269,7 +369,9 @@ AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& d
       if (!IsTargetModule(config, first)) continue;
       const bool down = group == &paths.down;
       const char* const parameter = down ? "down_proj" : "gate_up_proj";
-      const std::string path = SpelledPath(config, ExpertsOf(first) + "." + parameter);
+      // The class of Mixtral calls the block mlp since its experts are parameters.
+      const std::string experts = ReplaceAll(ExpertsOf(first), ".block_sparse_moe.", ".mlp.");
+      const std::string path = SpelledPath(config, experts + "." + parameter);
       targets[parameter].push_back(path);
       // The scale stays.
       const double factor = down ? 1 : config.use_rslora ? std::numbers::sqrt2 : 2;
@@ -277,14 +379,16 @@ AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& d
                         RankOf(config, first) * (down ? 1 : 2), AlphaOf(config, first) * factor});
     }
   }
-  AdapterConfig out = config;
+  const std::string_view block =
+      decoder.names.mlp == "block_sparse_moe" ? "mlp" : decoder.names.mlp;
   for (const auto& [parameter, paths] : targets) {
     if (std::ssize(paths) == layers) {
-      out.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, parameter));
+      out.target_parameters.push_back(fmt::format("{}.experts.{}", block, parameter));
     } else {
       out.target_parameters.insert(out.target_parameters.end(), paths.begin(), paths.end());
     }
   }
+  if (converts) NameOthers(config, others, decoder, out);
   SetPatterns(ranked, out);
   return out;
 }

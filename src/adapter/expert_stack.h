@@ -67,21 +67,27 @@ struct StackedLora {
 };
 
 // Joins the adapters of experts among `modules`, where PEFT has no other form for experts
-// (DecoderConfig::joins_experts); in_halves: of a LoRA for each expert (NeedsParameters). Errors:
+// (DecoderConfig::joins_experts); in_halves: of a LoRA for each expert (WritesParameters). Errors:
 // InvalidInput where an expert has none, or another rank or scale than its neighbours, and where
 // gate and up have to have one A and have not.
 std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
                                       const DecoderConfig& decoder, bool in_halves = false);
 
-// Of a LoRA for each expert, in families of which PEFT reads experts as parameters alone
-// (ExpertDefaults::needs_parameters): gate and up are one parameter of twice the rank, with the A
-// of up below that of gate, and B in two blocks. fitted_adapter.h is the way back.
+// A LoRA for each expert, in the forms that PEFT reads whole. In some families it passes over them
+// (ExpertDefaults::needs_parameters); in the others it makes parameters of them on loading, which
+// is right for adapters of one rank and scale alone. Parameters are right in all: gate and up are
+// one of twice the rank, with the A of up below that of gate, and B in two blocks.
+// fitted_adapter.h is the way back.
 bool NeedsParameters(const DecoderConfig& decoder);
 // Whether the experts of each layer can be written so: all have adapters of one rank and scale, or
 // none have.
 bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder);
-// The configuration that names them, with the ranks and scales of their parameters.
-AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder);
+// Whether PEFT has no form for this adapter.
+bool HasUnevenExperts(const AdapterConfig& config, const DecoderConfig& decoder);
+// Whether it is written as parameters.
+bool WritesParameters(const AdapterConfig& config, const DecoderConfig& decoder);
+// The configuration that names them, with their ranks and scales.
+AdapterConfig ConfigOfParameters(const AdapterConfig& config, const DecoderConfig& decoder);
 
 }  // namespace qlora
 

@@ -248,7 +248,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     Reorder(*memory_, m, inverse, is_rows, copy);
     return copy;
   };
-  const bool has_halves = NeedsParameters(decoder_) && HaveEqualExperts(config_, decoder_);
+  const bool has_halves = WritesParameters(config_, decoder_);
   const auto stacks_halves = [&](const std::string& path) {
     return has_halves && path.find(".experts.") != std::string::npos;
   };
@@ -279,7 +279,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     UploadWide(*memory_, values, copy);
     return copy;
   };
-  const AdapterConfig config = has_halves ? ConfigOfHalves(config_, decoder_) : config_;
+  const AdapterConfig config = has_halves ? ConfigOfParameters(config_, decoder_) : config_;
   for (const StackedLora& stack : StackExperts(experts, decoder_, has_halves)) {
     weights.push_back({stack.path,
                        uploaded(stack.a, stack.experts * stack.rank),

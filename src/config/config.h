@@ -191,8 +191,8 @@ struct DecoderConfig {
   std::int64_t per_layer_vocab = 0;  // rows of its table, of L * P values each
 
   ModuleNames names;
-  // What paths of modules have in the place of "model." in the class that AutoModelForCausalLM of
-  // transformers gives for this config.json; adapters are written with it.
+  // What paths of modules have in the place of "model." in the class that this config.json names;
+  // adapters are written with it.
   std::string module_prefix = "model.";
 
   DeltaRuleShape delta_rule;   // of layers with Mixer::kDeltaRule

@@ -54,8 +54,8 @@ struct ExpertDefaults {
   // The keys are num_local_experts and intermediate_size, not num_experts and
   // moe_intermediate_size.
   bool local_names = false;
-  // In transformers 5 experts are parameters. PEFT reads a LoRA of each expert all the same in some
-  // families; in these it passes over it without a word.
+  // In transformers 5 experts are parameters. PEFT converts a LoRA of each expert in some families;
+  // in these it passes over it without a word.
   bool needs_parameters = false;
   bool has_dense_layers = false;  // where mlp_only_layers or decoder_sparse_step says so
   RouterScore score = RouterScore::kSoftmax;
@@ -108,7 +108,8 @@ struct GgufFamily {
   bool is_llama = false;        // feed_forward_length is an expert's, and rope_factors count
   bool is_tied = false;         // has no head of its own, whatever tensors there are
   bool needs_head = false;      // has no tied head
-  bool o_bias = false;          // files may have a bias of o
+  bool qkv_bias = true;         // files may have biases of q, k and v
+  bool o_bias = false;          // one of o, which llama.cpp adds
   bool mlp_bias = false;        // and biases of the MLP
   bool rotates_partly = false;  // rope.dimension_count may be less than a head
   bool always_reads_factors = false;  // rope_factors count whatever rope.scaling.type says

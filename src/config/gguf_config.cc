@@ -148,7 +148,7 @@ void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config)
 
 // Changes what ParseDecoderConfig made of the keys.
 void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
-  const GgufBiases biases = BiasesOf(keys.file());
+  const GgufBiases biases = BiasesOf(keys.file(), family.gguf);
   config.qkv_bias = biases.qkv;
   config.o_bias = biases.o;
   config.mlp_bias = biases.mlp || family.gpt_oss;

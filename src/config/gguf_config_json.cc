@@ -74,7 +74,7 @@ void AddConvolutions(const GgufKeys& keys, const Family& family, Json& json) {
 }
 
 void AddBiases(const GgufKeys& keys, const Family& family, Json& json) {
-  const GgufBiases biases = BiasesOf(keys.file());
+  const GgufBiases biases = BiasesOf(keys.file(), family.gguf);
   const BiasRule rule = family.bias;
   const bool has_key = rule != BiasRule::kNone && rule != BiasRule::kQkvOnly;
   if (has_key) {
@@ -166,10 +166,10 @@ bool HasInABlock(const GgufReader& file, std::initializer_list<std::string_view>
   });
 }
 
-GgufBiases BiasesOf(const GgufReader& file) {
-  return {.qkv = HasInABlock(file, {"attn_q.bias", "attn_qkv.bias"}),
-          .o = HasInABlock(file, {"attn_output.bias"}),
-          .mlp = HasInABlock(file, {"ffn_up.bias"})};
+GgufBiases BiasesOf(const GgufReader& file, const GgufFamily& family) {
+  return {.qkv = family.qkv_bias && HasInABlock(file, {"attn_q.bias", "attn_qkv.bias"}),
+          .o = family.o_bias && HasInABlock(file, {"attn_output.bias"}),
+          .mlp = family.mlp_bias && HasInABlock(file, {"ffn_up.bias"})};
 }
 
 void AddLayerTypes(const std::vector<bool>& is_other, const char* other, Json& json) {

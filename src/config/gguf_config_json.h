@@ -24,13 +24,14 @@ Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family);
 
 // Whether a block, no matter which, has one of these tensors: "attn_q.bias".
 bool HasInABlock(const GgufReader& file, std::initializer_list<std::string_view> names);
-// Which biases a file has.
+// Which biases a file has, of those that llama.cpp reads in the family. Others are tensors of no
+// list, which are refused by their names.
 struct GgufBiases {
   bool qkv = false;
   bool o = false;
   bool mlp = false;
 };
-GgufBiases BiasesOf(const GgufReader& file);
+GgufBiases BiasesOf(const GgufReader& file, const GgufFamily& family);
 
 // ---- For the parts of ConfigJsonOfKeys.
 

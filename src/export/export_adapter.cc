@@ -26,8 +26,8 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
                                            const ExportTarget& target) {
   std::vector<AdapterWeights> weights;
   AdapterConfig config = ConfigOf(adapter, decoder);
-  const bool has_halves = NeedsParameters(decoder) && HaveEqualExperts(config, decoder);
-  if (has_halves) config = ConfigOfHalves(config, decoder);
+  const bool has_halves = WritesParameters(config, decoder);
+  if (has_halves) config = ConfigOfParameters(config, decoder);
   const std::vector<StackedLora> stacks = StackExperts(adapter.modules, decoder, has_halves);
   for (const StackedLora& stack : stacks) {
     weights.push_back({stack.path,

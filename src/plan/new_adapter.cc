@@ -365,22 +365,14 @@ std::string WarnOfRanks(const LoraAdapter& adapter) {
       std::min(widest->in, widest->out));
 }
 
-// PEFT converts a LoRA for each expert of a Qwen3-Next, and drops the names of its linears from
-// target_modules, which are those of the shared expert too.
-std::string WarnOfSharedExpert(const LoraAdapter& adapter) {
+std::string WarnOfUnevenExperts(const LoraAdapter& adapter) {
   const DecoderConfig& decoder = adapter.decoder();
-  if (decoder.moe.shared_intermediate_size == 0 || NeedsParameters(decoder)) return "";
-  const auto has = [](const std::vector<LoraLinear>& linears) {
-    return std::ranges::any_of(linears, [](const LoraLinear& lora) { return lora.rank > 0; });
-  };
-  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
-    if (!(has(layer.gate_up) || has(layer.down)) || !has(layer.shared_in)) continue;
-    return fmt::format(
-        "PEFT loads the adapters of the experts of a {} without those of the shared expert; this "
-        "program reads all, and a merged model has all (export --format hf)",
-        decoder.model_type);
-  }
-  return "";
+  if (!HasUnevenExperts(adapter.config(), decoder)) return "";
+  return fmt::format(
+      "PEFT cannot load this adapter whole: {} and {} of all experts need one rank and scale "
+      "there, "
+      "and so does {}; this program reads all, and a merged model has all (export --format hf)",
+      decoder.names.gate, decoder.names.up, decoder.names.down);
 }
 
 }  // namespace qlora

@@ -27,7 +27,7 @@ LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& de
 // The warning about ranks above the smaller side of their weight, or "".
 std::string WarnOfRanks(const LoraAdapter& adapter);
 // The warning about modules that PEFT does not read beside adapters of experts, or "".
-std::string WarnOfSharedExpert(const LoraAdapter& adapter);
+std::string WarnOfUnevenExperts(const LoraAdapter& adapter);
 
 }  // namespace qlora
 

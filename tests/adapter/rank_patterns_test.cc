@@ -91,7 +91,7 @@ TEST(RankPatternsTest, ParametersHaveTheRanksOfTheirExperts) {
     for (const bool use_rslora : {false, true}) {
       config.use_rslora = use_rslora;
       ASSERT_TRUE(HaveEqualExperts(config, decoder));
-      AdapterConfig of_halves = Stored(ConfigOfHalves(config, decoder));
+      AdapterConfig of_halves = Stored(ConfigOfParameters(config, decoder));
       for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
         LinearPaths(decoder, l).ForEach([&](const std::string& path) {
           SCOPED_TRACE(path);

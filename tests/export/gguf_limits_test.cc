@@ -195,6 +195,8 @@ TEST(GgufLimits, SettingsWithoutAKeyAreRefused) {
   EXPECT_THAT(Refusal(Config("qwen3", llama3)), HasSubstr("llama3"));
   EXPECT_EQ(Refusal(Config("llama", llama3)), "");
   EXPECT_THAT(Refusal(Config("qwen3", {{"attention_bias", true}})), HasSubstr("o_proj"));
+  // llama.cpp loads this tensor of an ERNIE 4.5, and does not add it.
+  EXPECT_THAT(Refusal(Config("ernie4_5", {{"use_bias", true}})), HasSubstr("o_proj"));
   EXPECT_THAT(Refusal(Config("qwen2", {{"head_dim", 32}})), HasSubstr("head_dim 32"));
   EXPECT_THAT(Refusal(Config("llama", {{"partial_rotary_factor", 0.5}})),
               HasSubstr("partial_rotary_factor"));

@@ -173,6 +173,39 @@ TEST(PeftConfig, MatchesPathsAsTheAdapterSpellsThem) {
   EXPECT_FALSE(IsTargetModule(config, "model.layers.0.self_attn.k_proj"));
 }
 
+// PEFT would adapt linears of an encoder that have these names, too.
+TEST(PeftConfig, SelectsNothingBesideTheTextModel) {
+  AdapterConfig config = Selecting(Names{"q_proj", "mlp.up_proj", "lm_head", "embed_tokens",
+                                         "model.language_model.layers.2.self_attn.k_proj"});
+  for (const char* const prefix : {"model.language_model.", "language_model.model."}) {
+    config.module_prefix = prefix;
+    std::get<Names>(config.target_modules).back() =
+        SpelledPath(config, Linear(2, "self_attn.k_proj"));
+    for (const std::vector<std::int64_t>& layers : {std::vector<std::int64_t>{}, {0, 12}}) {
+      config.layers_to_transform = layers;
+      std::vector<std::string> unknown;
+      AdapterConfig stored = ParseAdapterConfig(FormatAdapterConfig(config), "a.json", unknown);
+      EXPECT_TRUE(stored.layers_to_transform.empty());
+      for (const char* const encoder :
+           {"model.vision_tower.encoder.layers.0.self_attn.q_proj", "vision_tower.q_proj",
+            "model.audio_tower.layers.12.mlp.up_proj", "visual.blocks.0.q_proj"}) {
+        EXPECT_FALSE(IsTargetModule(stored, encoder)) << encoder;
+      }
+      stored.module_prefix = prefix;
+      for (const int layer : {0, 1, 2, 12}) {
+        for (const char* const name : {"self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj",
+                                       "mlp.experts.0.up_proj", "other.q_proj"}) {
+          const std::string path = Linear(layer, name);
+          EXPECT_EQ(IsTargetModule(stored, path), IsTargetModule(config, path)) << path;
+        }
+      }
+      for (const char* const table : {"lm_head", "model.embed_tokens"}) {
+        EXPECT_EQ(IsTargetModule(stored, table), IsTargetModule(config, table)) << table;
+      }
+    }
+  }
+}
+
 TEST(PeftConfig, RefusesBrokenConfigurations) {
   std::vector<std::string> unknown;
   const auto refused = [&](const std::string& text, const std::string& message) {

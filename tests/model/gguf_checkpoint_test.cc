@@ -398,6 +398,13 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
         m.Add("output.weight", {10, 8}, 0);
       },
       "tensor 'output.weight' is none of a gemma2");
+  // Biases of o and of the MLP are tensors that llama.cpp has in some families.
+  refused(
+      "qwen2", [](Whole& m) { m.Add("blk.0.attn_output.bias", {8}, 0); },
+      "tensor 'blk.0.attn_output.bias' is none of a qwen2");
+  refused(
+      "qwen2", [](Whole& m) { m.Add("blk.0.ffn_up.bias", {6}, 0); },
+      "tensor 'blk.0.ffn_up.bias' is none of a qwen2");
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ class Limits {
   }
 
   void CheckBlocks() const {
+    if (config_.qkv_bias && !family_.gguf.qkv_bias) Refuse("attention_bias", "has no such tensors");
     if (config_.o_bias && !family_.gguf.o_bias) {
       Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
     }

@@ -1,6 +1,9 @@
 #include "io/peft/peft_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <optional>
 
@@ -198,6 +201,44 @@ Json Number(double value) {
   return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
+std::string Escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+    if (!is_plain) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+// Whether the class has encoders beside the text model.
+bool IsWrapped(const AdapterConfig& config) { return config.module_prefix != "model."; }
+
+// An expression for the modules of the text model that target_modules lists. Names alone would
+// select those of encoders, too, which PEFT adapts as well, or refuses by their class.
+std::string InTextModel(const AdapterConfig& config) {
+  std::vector<std::string> names;
+  std::string whole;  // paths
+  for (const std::string& name : std::get<std::vector<std::string>>(config.target_modules)) {
+    if (name == "lm_head" || IsEmbedding(name)) {
+      const std::string path = SpelledPath(config, name == "lm_head" ? name : "model." + name);
+      // A table is in no layer: only its path selects it beside a choice of layers.
+      if (config.layers_to_transform.empty() || path == name) whole += "|" + Escaped(path);
+    } else if (name.starts_with(config.module_prefix)) {
+      whole += "|" + Escaped(name);
+    } else {
+      names.push_back(Escaped(name));
+    }
+  }
+  if (names.empty()) return whole.empty() ? whole : whole.substr(1);
+  std::string layers = R"(\d+)";
+  if (!config.layers_to_transform.empty()) {
+    layers = fmt::format("(?:{})", fmt::join(config.layers_to_transform, "|"));
+  }
+  return fmt::format(R"((?={}layers\.{}\.)(?:.*\.)?(?:{}){})", Escaped(config.module_prefix),
+                     layers, fmt::join(names, "|"), whole);
+}
+
 Json SelectionJson(const ModuleSelection& selection) {
   if (const auto* regex = std::get_if<std::string>(&selection)) return *regex;
   return NullOr(std::get<std::vector<std::string>>(selection));
@@ -229,12 +270,16 @@ std::optional<ExpertPath> ExpertPathOf(std::string_view module) {
                     down ? "down_proj" : "gate_up_proj"};
 }
 
-// The path of the parameter that holds this linear of an expert, where the adapter is one of
-// parameters; nothing for other modules. `module` is spelled as the adapter does.
+// The path of the parameter that the adapter names in the place of this module: the weight of a
+// linear, or what holds this linear of an expert; nothing for other modules. `module` is spelled as
+// the adapter does.
 std::optional<std::string> ParameterOf(const AdapterConfig& config, std::string_view module) {
   if (config.target_parameters.empty()) return std::nullopt;
   const std::optional<ExpertPath> expert = ExpertPathOf(module);
-  if (!expert) return std::nullopt;
+  if (!expert) {
+    const std::string weight = std::string(module) + ".weight";
+    return IsSelected(config.target_parameters, weight) ? std::optional(weight) : std::nullopt;
+  }
   // The class of Mixtral calls the block mlp since its experts are parameters.
   const std::string experts = ReplaceAll(expert->experts, ".block_sparse_moe.", ".mlp.");
   for (const std::string& path : {experts, expert->experts}) {
@@ -359,6 +404,10 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
                {"alpha_pattern", alphas},
                {"layers_to_transform", NullOr(config.layers_to_transform)},
                {"layers_pattern", NullOr(config.layers_pattern)}};
+  if (IsWrapped(config) && json["target_modules"].is_array()) {
+    json["target_modules"] = InTextModel(config);
+    json["layers_to_transform"] = json["layers_pattern"] = Json();
+  }
   // These keys are younger than the other keys. They are left out when they are empty, for older
   // versions of PEFT.
   if (!config.target_parameters.empty()) {

@@ -39,7 +39,7 @@ RunBase PlanBase(Context& context, const TrainOptions& options, const RunStart& 
     notes.push_back(NoteIdle4bit(weights));
   }
   notes.push_back(WarnOfRanks(adapter));
-  notes.push_back(WarnOfSharedExpert(adapter));
+  notes.push_back(WarnOfUnevenExperts(adapter));
   RecordedModel recorded{precision.activation, fingerprint, ConfigText(config)};
   return {.model_dir = model_dir,
           .config = std::move(config),
