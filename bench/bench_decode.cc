@@ -118,7 +118,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
-  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision);
   std::vector<BenchRow> all;
   for (const std::string& format : options.model.Formats()) {
     const RandomModel model(context, *backend, config, format, WeightUse::kGeneration);

@@ -36,6 +36,21 @@ __attribute__((target("avx512f,avx512bf16"))) double LoopBf16(float* sink) {
   return 64.0 * kChains * kIterations;  // 32 multiply-adds
 }
 
+__attribute__((target("avx512f,avx512vnni"))) double LoopInt8(float* sink) {
+  __m512i sums[kChains];
+  for (__m512i& sum : sums) sum = _mm512_setzero_si512();
+  const __m512i x = _mm512_set1_epi8(1);
+  for (int i = 0; i < kIterations; ++i) {
+#pragma GCC unroll 24
+    // GCC 12 copies the sums of the intrinsic.
+    for (__m512i& sum : sums) __asm__("vpdpbusd %1, %1, %0" : "+v"(sum) : "v"(x));
+  }
+  __m512i total = sums[0];
+  for (int c = 1; c < kChains; ++c) total = _mm512_add_epi32(total, sums[c]);
+  *sink = static_cast<float>(_mm512_reduce_add_epi32(total));
+  return 128.0 * kChains * kIterations;  // 64 multiply-adds
+}
+
 __attribute__((target("avx512f"))) double LoopAvx512(float* sink) {
   __m512 sums[kChains];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
@@ -84,6 +99,10 @@ double LoopScalar(float* sink) {
 }
 
 double Loop(SimdTarget target, DType dtype, float* sink) {
+  if (dtype == DType::kI8 && target >= SimdTarget::kAvx512 &&
+      __builtin_cpu_supports("avx512vnni") != 0) {
+    return LoopInt8(sink);
+  }
   switch (target) {
     case SimdTarget::kAvx512Bf16:
       return dtype == DType::kBF16 ? LoopBf16(sink) : LoopAvx512(sink);

@@ -8,8 +8,9 @@
 namespace qlora::bench {
 
 // Runs a few milliseconds of multiply-adds from registers on all threads of the context, with
-// operands of `dtype`: kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere as kF32),
-// under the instruction set in use (machine/simd_target.h). Returns the FLOPs.
+// operands of `dtype`: kF32, kBF16 where the machine multiplies bfloat16, or kI8 where it has
+// vpdpbusd (elsewhere as kF32), under the instruction set in use (machine/simd_target.h). Returns
+// the FLOPs.
 double MultiplyAdd(Context& context, DType dtype);
 
 // Returns the FLOP/s of the best of several such runs.

@@ -193,7 +193,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
-  const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> inner = backends->Make(context, precision);
   const std::vector<std::string> formats = options.model.Formats();
   std::vector<std::unique_ptr<TrainedModel>> models;
   std::vector<std::string> shapes;

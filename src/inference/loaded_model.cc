@@ -45,7 +45,7 @@ LoadedModel::LoadedModel(Context& of_job, const ModelOptions& given, const Adapt
       config(LoadDecoderConfig(dir)),
       tokenizer(Tokenizer::Load(dir, adapters.first())),
       precision(ParsePrecision(options.compute_dtype, backends)),
-      backend(backends.Make(context, precision.activation)),
+      backend(backends.Make(context, precision)),
       prompts(options.chat, adapters.first(), dir, tokenizer),
       adapter_folder(FolderOf(adapters)) {
   if (!adapters.empty()) adapter = LoadAdapters(adapters, config, backend->memory(), progress);

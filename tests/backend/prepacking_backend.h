@@ -75,7 +75,7 @@ class PrepackingBackend final : public BackendDecorator {
 
 // Guarded backends whose weights are prepacked. They count in `counts`, which must outlive them.
 inline BackendFactory::Ptr PrepackingBackends(PrepackCounts& counts) {
-  return GuardedBackends(BackendsBy([&counts](Context& context, DType compute) {
+  return GuardedBackends(BackendsBy([&counts](Context& context, const Compute& compute) {
     return std::make_unique<PrepackingBackend>(MakeCpuBackend(context, compute), counts);
   }));
 }

@@ -373,7 +373,7 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   ExpectRefused([&] { make({.r = 0}); }, "rank r >= 1, found 0");
   ExpectRefused([&] { make({.lora_alpha = -1}); }, "lora_alpha > 0, found -1");
   ExpectRefused([&] { make({.lora_dropout = 1}); }, "lora_dropout in [0, 1), found 1");
-  ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32 or BF16, found F16");
+  ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32, BF16 or I8, found F16");
   ExpectRefused([&] { make({}, 3); }, "expected 48 values of bias, one per row, found 3");
 
   QLoraLinear layer = MakeLayer(context);
