@@ -18,7 +18,7 @@ struct LinearOf {
   float dropout = 0;
   RandomKey dropout_key;
   // x W^T (N, O) or dy W (N, I), computed before; or empty.
-  Mat<const T> product;
+  Mat<const T> product = {};
 
   bool has_adapter() const { return !a.empty(); }
 };

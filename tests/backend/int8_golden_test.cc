@@ -60,7 +60,8 @@ class Int8Golden : public testing::TestWithParam<const char*> {
   void ExpectCodes(const std::vector<float>& values, std::int64_t cols, const std::string& name) {
     for (std::int64_t r = 0; r < m_; ++r) {
       SCOPED_TRACE(name + " row " + std::to_string(r));
-      const int8::CodedRow row(std::span(values).subspan(r * cols, cols));
+      const std::span<const float> all(values);
+      const int8::CodedRow row(all.subspan(r * cols, cols));
       std::vector<std::int8_t> codes;
       for (const auto& group : golden_[name + "_q"][r]) {
         for (const int code : group) codes.push_back(static_cast<std::int8_t>(code));
