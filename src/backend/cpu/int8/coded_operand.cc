@@ -2,6 +2,8 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/int8/coded_operand.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -53,6 +55,17 @@ namespace {
 
 float ValueAt(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
   return m.dtype == DType::kBF16 ? ToFloat(m.Row<BFloat16>(row)[col]) : m.Row<float>(row)[col];
+}
+
+// Rows ahead of those that are coded, whose values are fetched: a processor does not foresee steps
+// as wide as a row.
+constexpr std::int64_t kRowsAhead = 8;
+constexpr std::int64_t kColumnsAhead = 32;
+
+void Fetch(const QuantizedView& q, std::int64_t first, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 2 * kCacheLine) {
+    hwy::Prefetch(q.packed + (first + i) / 2);
+  }
 }
 
 // Codes of any weight, one by one.
@@ -146,6 +159,7 @@ void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) 
     }
     const std::int64_t begin = row * q.cols;
     const std::int64_t per_block = q.block_size / kChunk;
+    if (r + kRowsAhead < rows_) Fetch(q, begin + kRowsAhead * q.cols + first, depth);
     CodeChunks({.packed = q.packed + (begin + first) / 2,
                 .chunks = depth / kChunk,
                 .code = q.code,
@@ -188,6 +202,7 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* ou
     std::uint8_t* to = rows + r % kTransposedRows * kChunk;
     if (chunked && scale.inverse != 0) {
       const std::int64_t begin = row * q.cols + col_;
+      if (row + kColumnsAhead < q.rows) Fetch(q, begin + kColumnsAhead * q.cols, kChunk);
       float block_scale;
       LoadScales(q, BlockOfIndex(q, begin), 1, &block_scale);
       CodeChunks({.packed = q.packed + begin / 2,

@@ -25,15 +25,18 @@ struct FewRowsOperands {
   FewRowsOperands(Carver& carver, const Kernels& kernels, std::int64_t count,
                   std::int64_t in_features, std::int64_t rank, bool row_by_row) {
     const DType element = ElementType(kernels);
+    const bool coded = kernels.multiply_int8 != nullptr;
     for (int f = 0; f < kDotFormCount; ++f) {
       const DotForm form = kDotForms[f];
       const std::int64_t most = MostDotRows(kernels, form, row_by_row);
-      // All rows of x meet rows of A, even if they are too many for rows of a weight.
-      const std::int64_t rows = form == DotForm::kRows ? count : std::min(count, most);
+      // All rows of x meet rows of A, even if they are too many for rows of a weight. The other
+      // forms are those of quantized weights.
+      const std::int64_t others = coded ? 0 : std::min(count, most);
+      const std::int64_t rows = form == DotForm::kRows ? count : others;
       x[f] = carver.Matrix(element, rows, PackedElements(form, in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
-    if (kernels.multiply_int8 != nullptr) codes = CodedPanels(carver, count, in_features);
+    if (coded) codes = CodedPanels(carver, count, in_features);
     if (rank == 0 || !row_by_row) return;
     x_of_ranges = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
   }
