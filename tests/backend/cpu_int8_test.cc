@@ -17,6 +17,7 @@ class CpuInt8 : public testing::TestWithParam<SimdTarget> {
   // The bits of the definition, rounded once to the type of the group.
   void ExpectDefinition(const LinearCase& c, LinearGroup group) {
     LinearGroup expected = group.In(DType::kF32);
+    expected.order = SumOrder::kFastest;
     const auto backend = Make(group.x.dtype());
     backend->Reserve(LimitsOf(c));
     const auto reference = MakeReferenceBackend(FrozenProducts::kInt8);
