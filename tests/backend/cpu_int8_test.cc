@@ -1,5 +1,6 @@
 // Products in 8 bits: every kernel has the bits of the scalar definition, in all shapes, and leaves
 // bias and adapter as they are.
+#include "backend/cpu/int8/int8_product.h"
 #include "backend/test_linear.h"
 #include "machine/simd_target.h"
 
@@ -49,6 +50,62 @@ LinearCase Case(std::int64_t rows, std::int64_t in, std::vector<std::int64_t> ou
   LinearCase c = {"case", rows, in, std::move(out), kind};
   c.order = SumOrder::kFew;  // of the workspace: any
   return c;
+}
+
+// All that this machine has, whichever is chosen.
+TEST_P(CpuInt8, KernelsComputeTheSameBits) {
+  Random random(8);
+  for (const std::int64_t k : {4, 128, 130, 384, 512}) {
+    for (const std::int64_t rows : {1, 5, 6, 13, 48}) {
+      for (const std::int64_t width : {cpu::kInt8Vector, cpu::kInt8Lanes}) {
+        const std::int64_t stride = k + 8;
+        const std::int64_t groups = (k + 127) / 128;
+        std::vector<std::uint8_t> a(rows * stride);
+        for (std::uint8_t& byte : a) byte = static_cast<std::uint8_t>(1 + random.Below(255));
+        std::vector<std::int8_t> panel((k + 3) / 4 * 4 * width);
+        std::vector<std::int32_t> starts(groups * width);
+        for (std::int64_t i = 0; i < k; ++i) {
+          for (std::int64_t lane = 0; lane < width; ++lane) {
+            const auto code = static_cast<std::int8_t>(random.Below(255) - 127);
+            panel[(i / 4 * width + lane) * 4 + i % 4] = code;
+            starts[i / 128 * width + lane] -= 128 * code;
+          }
+        }
+        const auto normals = [&](std::int64_t count) {
+          std::vector<float> values(count);
+          for (float& value : values) value = static_cast<float>(random.Normal());
+          return values;
+        };
+        const std::vector<float> scales = normals(groups * width);
+        const std::vector<float> factors = normals(rows);
+        const std::vector<float> before = normals(rows * width);
+        for (const bool more : {false, true}) {
+          cpu::Int8Product product = {.rows = rows,
+                                      .k = k,
+                                      .width = width,
+                                      .a = a.data(),
+                                      .a_stride = stride,
+                                      .panel = panel.data(),
+                                      .scales = scales.data(),
+                                      .starts = starts.data(),
+                                      .c_stride = width,
+                                      .add = more,
+                                      .factors = more ? factors.data() : nullptr};
+          const auto run = [&](cpu::Int8Multiply multiply) {
+            std::vector<float> c = before;
+            product.c = c.data();
+            multiply(product);
+            return c;
+          };
+          const std::vector<float> expected = run(cpu::MultiplyInt8AsFloats);
+          for (const cpu::Int8Multiply fast : {cpu::VnniMultiply(), cpu::AvxVnniMultiply()}) {
+            if (fast == nullptr) continue;
+            EXPECT_EQ(run(fast), expected) << k << ' ' << rows << ' ' << width;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_P(CpuInt8, EqualsTheDefinitionInAllShapes) {

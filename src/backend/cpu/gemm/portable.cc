@@ -10,4 +10,6 @@ const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; 
 
 Int8Multiply VnniMultiply() { return nullptr; }
 
+Int8Multiply AvxVnniMultiply() { return nullptr; }
+
 }  // namespace qlora::cpu

@@ -99,7 +99,9 @@ class FloatGroup {
   float sums_[kRows * kInt8Lanes];
 };
 
-void MultiplyFloats(const Int8Product& p) {
+}  // namespace
+
+void MultiplyInt8AsFloats(const Int8Product& p) {
   FloatGroup group(p);
   for (std::int64_t g = 0; g * int8::kGroup < p.k; ++g) group.Multiply(g);
   for (std::int64_t r = 0; r < p.rows && p.factors != nullptr; ++r) {
@@ -107,11 +109,11 @@ void MultiplyFloats(const Int8Product& p) {
   }
 }
 
-}  // namespace
-
 Int8Multiply SelectInt8Multiply() {
-  const Int8Multiply vnni = VnniMultiply();
-  return vnni != nullptr ? vnni : MultiplyFloats;
+  for (const Int8Multiply fast : {VnniMultiply(), AvxVnniMultiply()}) {
+    if (fast != nullptr) return fast;
+  }
+  return MultiplyInt8AsFloats;
 }
 
 }  // namespace qlora::cpu

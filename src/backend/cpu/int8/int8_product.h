@@ -44,9 +44,12 @@ using Int8Multiply = void (*)(const Int8Product& product);
 // The fastest for this machine, as limited by QLORA_TARGET. All give the same bits.
 Int8Multiply SelectInt8Multiply();
 
-// With vpdpbusd of AVX512_VNNI; null where this machine has none. Of the folder of an architecture,
-// as the functions at the end of gemm/kernels.h.
+// With the kernels for float32, for all machines.
+void MultiplyInt8AsFloats(const Int8Product& product);
+// With vpdpbusd of AVX512_VNNI or AVX-VNNI; null where this machine has none. Of the folder of an
+// architecture, as the functions at the end of gemm/kernels.h.
 Int8Multiply VnniMultiply();
+Int8Multiply AvxVnniMultiply();
 
 }  // namespace qlora::cpu
 
