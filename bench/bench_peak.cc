@@ -47,7 +47,9 @@ __attribute__((target("avx512f,avx512vnni"))) double LoopInt8(float* sink) {
   }
   __m512i total = sums[0];
   for (int c = 1; c < kChains; ++c) total = _mm512_add_epi32(total, sums[c]);
-  *sink = static_cast<float>(_mm512_reduce_add_epi32(total));
+  int lanes[16];
+  _mm512_storeu_si512(lanes, total);
+  *sink = static_cast<float>(lanes[0]);
   return 128.0 * kChains * kIterations;  // 64 multiply-adds
 }
 
