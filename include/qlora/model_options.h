@@ -29,7 +29,7 @@ struct ModelOptions {
   QuantizationFields quantization;
   // bfloat16 where its products are fastest, otherwise float32; never int8
   std::string compute_dtype = "auto";
-  std::string device = "auto";         // or "cpu", which is the same
+  std::string device = "auto";  // or "cpu", which is the same
   // Empty: the template, variables and date that the adapter was trained with, otherwise the
   // checkpoint's own.
   ChatFields chat;
