@@ -118,7 +118,7 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
   const DecoderConfig config = ConfigOf(options.model, capacity);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
-  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision);
   std::vector<BenchRow> all;
   for (const std::string& format : options.model.Formats()) {
     const RandomModel model(context, *backend, config, format, WeightUse::kGeneration);
@@ -132,7 +132,7 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
     Bandwidth bandwidth(context, clock);
     const DecodeSeconds best = TimeDecode(clock, options, decoder, used, bandwidth);
 
-    const Limit peak = MeasureFlops(context, precision.activation, clock);
+    const Limit peak = MeasureFlops(context, precision.products(), clock);
     const Limit& read = bandwidth.limit();
     const double bytes = BytesOfToken(options, config, precision, model);
     const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);

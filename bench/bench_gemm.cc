@@ -150,11 +150,13 @@ class Products {
 // this shape; otherwise the lower of peak and bandwidth is the limit.
 class ProductLimits {
  public:
+  // compute: of the operands of the products; kI8 has the peak of its arithmetic as a limit.
   // memory: more than caches hold.
   ProductLimits(Context& context, const Shape& shape, DType compute,
                 std::span<const std::byte> memory)
       : context_(context), shape_(shape), compute_(compute), memory_(memory) {
-    if (shape.M < kManyRows) return;
+    // A dense product in 8 bits has another rule of rounding.
+    if (shape.M < kManyRows || compute == DType::kI8) return;
     // Other targets have float32 products only.
     if (ActiveSimdTarget() == SimdTarget::kAvx512Bf16) dense_type_ = compute;
     dense_ = MakeDenseGemm(shape.M, shape.N, shape.K, dense_type_, context.threads());
@@ -234,8 +236,9 @@ class Bench {
         clock_(clock),
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
-        compute_(ParsePrecision(options.compute_dtype, *BackendFactory::Of("cpu")).activation),
-        backend_(MakeCpuBackend(context, compute_)),
+        precision_(ParsePrecision(options.compute_dtype, *BackendFactory::Of("cpu"), true)),
+        compute_(precision_.products()),
+        backend_(MakeCpuBackend(context, precision_)),
         memory_(kBeyondCaches) {
     // Pages that were never written are one page of zeros, which stays in the cache.
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});
@@ -322,7 +325,7 @@ class Bench {
     const double flops = shape.flops();
     // Small products are repeated until a timing is long enough for the clock.
     const int calls = std::max(1, static_cast<int>(kFlopsPerTiming * context_.threads() / flops));
-    Products products(*backend_, shape, compute_, lora_r_, calls);
+    Products products(*backend_, shape, precision_.activation, lora_r_, calls);
     std::vector<Measured> measured = {{"y = x W^T", true}};
     Runs runs = {products.Forward(weights, false), products.Forward(weights, true)};
     if (!prepacked.empty()) {
@@ -385,7 +388,8 @@ class Bench {
   const Clock clock_;
   const int repetitions_;
   const std::int64_t lora_r_;
-  const DType compute_;
+  const Precision precision_;  // with 8 bits forward and backward, if any
+  const DType compute_;        // of the operands of products with W
   std::vector<std::int64_t> rows_;
   std::string format_;
   std::unique_ptr<Backend> backend_;

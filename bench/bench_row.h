@@ -13,8 +13,11 @@
 
 namespace qlora::bench {
 
-// Returns "bf16" or "f32".
-inline const char* ShortName(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
+// Returns "bf16", "i8" or "f32".
+inline const char* ShortName(DType dtype) {
+  if (dtype == DType::kI8) return "i8";
+  return dtype == DType::kBF16 ? "bf16" : "f32";
+}
 
 // Bytes that no cache holds.
 inline constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;

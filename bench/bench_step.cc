@@ -198,7 +198,7 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
-  const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> inner = backends->Make(context, precision);
   const std::vector<std::string> formats = options.model.Formats();
   std::vector<std::unique_ptr<TrainedModel>> models;
   std::vector<std::string> shapes;
@@ -217,7 +217,7 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
   }
   const std::vector<StepTimes> times = TimeSteps(clock, options, models);
   const auto used = static_cast<double>(PeakResidentBytes());
-  const Limit peak = MeasureFlops(context, precision.activation, clock);
+  const Limit peak = MeasureFlops(context, precision.products(), clock);
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < models.size(); ++i) {
     const Batch& batch = models[i]->objective().batch;
@@ -238,7 +238,7 @@ StepNeeds NeedsOfStep(Context& context, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
-  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision);
   const LoraAdapter adapter = RandomAdapter(options.model, config, backend->memory());
   const BenchObjective objective =
       BenchObjectiveOf(options.objectives.front(), config, options.per_device_train_batch_size,

@@ -26,8 +26,10 @@ struct QLoraConfig {
   double lora_alpha = 32;   // > 0
   double lora_dropout = 0;  // in [0, 1)
   bool use_rslora = false;
-  std::uint64_t seed = 42;        // of A and of the dropout masks
-  DType compute = DType::kF32;    // operands of the products: kF32 or kBF16; sums are float32
+  std::uint64_t seed = 42;  // of A and of the dropout masks
+  // Operands of the products: kF32 or kBF16, with sums in float32. kI8: of x W^T alone, with sums
+  // of 32 bits (docs/math/eight-bit.md), beside kBF16.
+  DType compute = DType::kF32;
   QuantizeOptions quantize = {};  // form of the weight that FromWeight makes
 };
 

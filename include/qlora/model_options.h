@@ -27,8 +27,9 @@ struct ModelOptions {
   // they were when the adapter was trained, 4 bits without an adapter.
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
-  std::string compute_dtype = "auto";  // bfloat16 where its products are fastest, otherwise float32
-  std::string device = "auto";         // or "cpu", which is the same
+  // bfloat16 where its products are fastest, otherwise float32; never int8
+  std::string compute_dtype = "auto";
+  std::string device = "auto";  // or "cpu", which is the same
   // Empty: the template, variables and date that the adapter was trained with, otherwise the
   // checkpoint's own.
   ChatFields chat;

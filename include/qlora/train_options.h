@@ -27,6 +27,7 @@ struct TrainOptions {
   bool load_in_4bit = true;
   QuantizationFields quantization;
   std::string compute_dtype = "auto";
+  bool int8_backward = false;   // with compute_dtype int8: gradients through the weights, too
   std::string device = "auto";  // or "cpu", which is the same
 
   DataFields data;

@@ -19,8 +19,9 @@ class TrainOptions(TypedDict, total=False):
     blocksize: int
     block_size: int
     scale_search: bool
-    compute_dtype: Literal["auto", "float32", "bfloat16"]
-    bnb_4bit_compute_dtype: Literal["auto", "float32", "bfloat16"]
+    compute_dtype: Literal["auto", "float32", "bfloat16", "int8"]
+    bnb_4bit_compute_dtype: Literal["auto", "float32", "bfloat16", "int8"]
+    int8_backward: bool
     device: Literal["auto", "cpu"]
     datasets: Union[Sequence[Any], str]
     data: Union[Sequence[Any], str]

@@ -109,7 +109,9 @@ py::dict Layer::State() const {
   state["lora_dropout"] = config.lora_dropout;
   state["use_rslora"] = config.use_rslora;
   state["seed"] = config.seed;
-  state["compute_dtype"] = config.compute == DType::kBF16 ? "bfloat16" : "float32";
+  state["compute_dtype"] = config.compute == DType::kI8     ? "int8"
+                           : config.compute == DType::kBF16 ? "bfloat16"
+                                                            : "float32";
   // A copy in another process finds the module's own context there.
   state["context"] = context_ == ContextOr(nullptr) ? py::none() : py::cast(context_);
   return state;
@@ -148,7 +150,7 @@ QLoraConfig LoraArguments::ToConfig() const {
   config.lora_dropout = lora_dropout;
   config.use_rslora = use_rslora;
   config.seed = seed;
-  config.compute = ParseDType(py::str(compute_dtype));
+  config.compute = compute_dtype == "int8" ? DType::kI8 : ParseDType(py::str(compute_dtype));
   return config;
 }
 

@@ -49,6 +49,17 @@ struct BackendLimits {
   DeltaRuleShape delta_rule = {};
 };
 
+// What a backend computes products in.
+struct Compute {
+  // Implicit: a type of operands is enough.
+  Compute(DType type, FrozenProducts products = FrozenProducts::kFloat)
+      : operands(type), frozen(products) {}
+  Compute(const Precision& precision) : Compute(precision.activation, precision.frozen) {}
+
+  DType operands;  // kF32 or kBF16
+  FrozenProducts frozen;
+};
+
 // How a frozen weight will be read, which decides the form that a backend adopts it in.
 enum class WeightUse : std::uint8_t {
   kTraining,    // passes over many rows: as stored; the CPU reads mapped files in place
@@ -119,10 +130,11 @@ double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const Matrix
 
 // The backend of the CPU; jobs get theirs from backend_factory.h. Errors: InvalidInput for a type
 // without a backend.
-std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
+std::unique_ptr<Backend> MakeCpuBackend(Context& context, const Compute& compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.
-std::unique_ptr<Backend> MakeReferenceBackend();
+// Products in 8 bits are defined for kF32.
+std::unique_ptr<Backend> MakeReferenceBackend(FrozenProducts frozen = FrozenProducts::kFloat);
 
 }  // namespace qlora
 

@@ -15,7 +15,7 @@ class CpuBackends final : public BackendFactory {
   DType PreferredActivation() const override {
     return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
   }
-  std::unique_ptr<Backend> Make(Context& context, DType compute) const override {
+  std::unique_ptr<Backend> Make(Context& context, const Compute& compute) const override {
     return MakeCpuBackend(context, compute);
   }
 };

@@ -32,10 +32,10 @@ class BackendFactory {
 
   // The activation type that the device computes fastest in, kF32 or kBF16.
   virtual DType PreferredActivation() const = 0;
-  // compute: the operand type of matrix products, kF32 or kBF16 (which needs no special hardware to
-  // be correct, only to be fast). The context must outlive the backend. Errors: InvalidInput for a
-  // type without a backend.
-  virtual std::unique_ptr<Backend> Make(Context& context, DType compute) const = 0;
+  // compute: what products are computed in, which needs no special hardware to be correct, only to
+  // be fast. The context must outlive the backend. Errors: InvalidInput for a type without a
+  // backend.
+  virtual std::unique_ptr<Backend> Make(Context& context, const Compute& compute) const = 0;
 };
 
 }  // namespace qlora

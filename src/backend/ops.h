@@ -16,7 +16,8 @@
 // complex128, which makes every formula checkable to rounding. An op accepts either type for each
 // activation operand unless it says otherwise; arithmetic is at least float32 and rounds once, on
 // store; matrix products take their operands in the compute type of the backend, or more precise,
-// and accumulate in the wide type.
+// and accumulate in the wide type. Products with quantized weights may have operands of 8 bits
+// (FrozenProducts); a result of one is a function of its row and the weight.
 //
 // Fields: inputs first, then outputs. An output is overwritten, except where its name ends in _acc:
 // that one is added to; _inout is read and overwritten. Outputs do not overlap inputs unless the op
@@ -38,9 +39,21 @@
 
 namespace qlora {
 
+// What products with quantized weights are computed in; all other products are computed in the type
+// of their operands.
+enum class FrozenProducts : std::uint8_t {
+  kFloat,        // as all others
+  kInt8Forward,  // Linear: with operands of 8 bits (docs/math/eight-bit.md)
+  kInt8,         // dx of LinearBackward, too
+};
+
 struct Precision {
   DType activation = DType::kF32;
   DType wide = DType::kF32;
+  FrozenProducts frozen = FrozenProducts::kFloat;
+
+  // Of the operands of products with quantized weights.
+  DType products() const { return frozen == FrozenProducts::kFloat ? activation : DType::kI8; }
 };
 
 // A low-rank adapter; absent when a is empty. Wide type.

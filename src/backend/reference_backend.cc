@@ -21,6 +21,7 @@ namespace {
 using reference::CopyRow;
 using reference::Dispatch;
 using reference::Indices;
+using reference::Int8Product;
 using reference::LinearOf;
 using reference::Mat;
 using reference::Typed;
@@ -72,10 +73,10 @@ void Run(const ops::RmsNormBackward& op) {
 
 // ---- Linears.
 
-void Run(const ops::Linear& op);
+void Run(const ops::Linear& op, FrozenProducts frozen);
 
 // Rows of each adapter are a Linear of their own.
-void RunRanges(const ops::Linear& op) {
+void RunRanges(const ops::Linear& op, FrozenProducts frozen) {
   for (const LoraRows& range : op.ranges) {
     std::vector<LinearView> linears(op.linears.begin(), op.linears.end());
     std::vector<LinearOutput> outputs(op.outputs.begin(), op.outputs.end());
@@ -91,13 +92,13 @@ void RunRanges(const ops::Linear& op) {
     }
     ConstMatrixView x = op.x;
     cut(x);
-    Run(ops::Linear{linears, x, outputs, op.store});
+    Run(ops::Linear{linears, x, outputs, op.store}, frozen);
   }
 }
 
 // The weight is widened for each call: as large as the dense matrix in T.
-void Run(const ops::Linear& op) {
-  if (!op.ranges.empty()) return RunRanges(op);
+void Run(const ops::Linear& op, FrozenProducts frozen) {
+  if (!op.ranges.empty()) return RunRanges(op, frozen);
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
       const std::vector<T> weight = Widened<T>(op.linears[l].weight);
@@ -105,17 +106,32 @@ void Run(const ops::Linear& op) {
       for (std::int64_t n = 0; n < base.rows; ++n) {
         CopyRow(base, n, Typed<T>(op.outputs[l].y), n, Store::kSet);
       }
-      reference::Linear<T>(Typed<T>(op.linears[l], weight), TypedConst<T>(op.x),
-                           Typed<T>(op.outputs[l].y), Typed<T>(op.outputs[l].u), op.store);
+      LinearOf<T> linear = Typed<T>(op.linears[l], weight);
+      std::vector<T> product;
+      if (frozen != FrozenProducts::kFloat && int8::HasCodes(op.linears[l].weight)) {
+        const std::int64_t out = linear.weight.rows;
+        product = Int8Product<T>(op.linears[l].weight, TypedConst<T>(op.x), out, int8::Multiply);
+        linear.product = {product.data(), op.x.rows, out, out};
+      }
+      reference::Linear<T>(linear, TypedConst<T>(op.x), Typed<T>(op.outputs[l].y),
+                           Typed<T>(op.outputs[l].u), op.store);
     }
   });
 }
 
-void Run(const ops::LinearBackward& op) {
+void Run(const ops::LinearBackward& op, FrozenProducts frozen) {
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
       const std::vector<T> weight = Widened<T>(op.linears[l].weight);
-      const LinearOf<T> linear = Typed<T>(op.linears[l], weight);
+      LinearOf<T> linear = Typed<T>(op.linears[l], weight);
+      std::vector<T> product;
+      if (frozen == FrozenProducts::kInt8 && int8::HasCodes(op.linears[l].weight) &&
+          !op.dx.empty()) {
+        const std::int64_t in = linear.weight.cols;
+        product = Int8Product<T>(op.linears[l].weight, TypedConst<T>(op.gradients[l].dy), in,
+                                 int8::MultiplyTransposed);
+        linear.product = {product.data(), op.x.rows, in, in};
+      }
       // All linears of the group add to one dx: the first one as the op asks, each other one on
       // top.
       const LinearGradient& g = op.gradients[l];
@@ -129,11 +145,11 @@ void Run(const ops::LinearBackward& op) {
 }
 
 // Each expert is a Linear over the rows of its slots.
-void Run(const ops::ExpertLinear& op) {
-  ForEachExpert(op, [](const ops::Linear& linear) { Run(linear); });
+void Run(const ops::ExpertLinear& op, FrozenProducts frozen) {
+  ForEachExpert(op, [&](const ops::Linear& linear) { Run(linear, frozen); });
 }
-void Run(const ops::ExpertLinearBackward& op) {
-  ForEachExpert(op, [](const ops::LinearBackward& linear) { Run(linear); });
+void Run(const ops::ExpertLinearBackward& op, FrozenProducts frozen) {
+  ForEachExpert(op, [&](const ops::LinearBackward& linear) { Run(linear, frozen); });
 }
 
 // ---- Attention.
@@ -455,6 +471,8 @@ void Run(const ops::GatedDeltaRuleBackward& op) {
 // one order.
 class ReferenceBackend final : public Backend {
  public:
+  explicit ReferenceBackend(FrozenProducts frozen) : frozen_(frozen) {}
+
   Memory& memory() const override { return HostMemory(); }
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
@@ -471,12 +489,24 @@ class ReferenceBackend final : public Backend {
     return QuantizeInto(context, host, options, BytesIn(storage));
   }
   void DoRun(const Op& op) override {
-    std::visit([](const auto& any) { qlora::Run(any); }, op);
+    std::visit(
+        [this](const auto& any) {
+          if constexpr (requires { qlora::Run(any, frozen_); }) {
+            qlora::Run(any, frozen_);
+          } else {
+            qlora::Run(any);
+          }
+        },
+        op);
   }
+
+  const FrozenProducts frozen_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+std::unique_ptr<Backend> MakeReferenceBackend(FrozenProducts frozen) {
+  return std::make_unique<ReferenceBackend>(frozen);
+}
 
 }  // namespace qlora

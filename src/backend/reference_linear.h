@@ -17,6 +17,8 @@ struct LinearOf {
   T scale = 0;
   float dropout = 0;
   RandomKey dropout_key;
+  // x W^T (N, O) or dy W (N, I), computed before; or empty.
+  Mat<const T> product = {};
 
   bool has_adapter() const { return !a.empty(); }
 };
@@ -43,8 +45,10 @@ void Linear(const LinearOf<T>& linear, Mat<const T> x, Mat<T> y, Mat<T> u, Store
       u(n, r) = sum;
     }
     for (std::int64_t o = 0; o < linear.weight.rows; ++o) {
-      T sum = 0;
-      for (std::int64_t i = 0; i < x.cols; ++i) sum += x(n, i) * linear.weight(o, i);
+      T sum = linear.product.empty() ? T(0) : linear.product(n, o);
+      for (std::int64_t i = 0; linear.product.empty() && i < x.cols; ++i) {
+        sum += x(n, i) * linear.weight(o, i);
+      }
       if (!linear.bias.empty()) sum += linear.bias(0, o);
       T low_rank = 0;
       for (std::int64_t r = 0; r < linear.a.rows; ++r) low_rank += u(n, r) * linear.b(o, r);
@@ -78,8 +82,10 @@ void LinearBackward(const LinearOf<T>& linear, Mat<const T> x, Mat<const T> dy, 
         low_rank += du(0, r) * linear.a(r, i);
       }
       if (dx.empty()) continue;
-      T sum = 0;
-      for (std::int64_t o = 0; o < out_features; ++o) sum += dy(n, o) * linear.weight(o, i);
+      T sum = linear.product.empty() ? T(0) : linear.product(n, i);
+      for (std::int64_t o = 0; linear.product.empty() && o < out_features; ++o) {
+        sum += dy(n, o) * linear.weight(o, i);
+      }
       Put(store, sum + factor * low_rank, dx(n, i));
     }
   }

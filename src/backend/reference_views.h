@@ -6,9 +6,11 @@
 #include <complex>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/int8/products.h"
 #include "backend/reference_elementwise.h"
 #include "backend/reference_linear.h"
 #include "base/check.h"
@@ -116,6 +118,24 @@ LinearOf<T> Typed(const LinearView& linear, const std::vector<T>& weight) {
           .scale = static_cast<T>(linear.lora.scale),
           .dropout = linear.lora.dropout,
           .dropout_key = linear.lora.dropout_key};
+}
+
+// The product of each row of x (N, ...) with a quantized weight in 8 bits, by `multiply` (N, cols).
+template <typename T>
+std::vector<T> Int8Product(const WeightView& weight, Mat<const T> x, std::int64_t cols,
+                           void (*multiply)(const int8::CodedWeight&, std::span<const float>,
+                                            float*)) {
+  if constexpr (std::is_same_v<T, float>) {
+    const int8::CodedWeight coded(weight);
+    std::vector<float> product(x.rows * cols);
+    for (std::int64_t n = 0; n < x.rows; ++n) {
+      multiply(coded, std::span(&x(n, 0), x.cols), product.data() + n * cols);
+    }
+    return product;
+  } else {
+    ThrowRuntime("reference backend: products in 8 bits are defined for F32 operands, found {}",
+                 NameOf(kDTypeOf<T>));
+  }
 }
 
 // Row `to` of y = [itself +] row `from` of x.

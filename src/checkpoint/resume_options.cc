@@ -203,7 +203,7 @@ Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, co
   for (const auto& [name, value] : all.items()) {
     if (!MayChangeOnResume(name)) recorded[name] = value;
   }
-  recorded["compute_dtype"] = model.compute == DType::kBF16 ? "bfloat16" : "float32";
+  recorded["compute_dtype"] = model.compute;
   recorded[kModel] = options.model_name_or_path;
   recorded[kModelFingerprint] = Hex(model.fingerprint);
   recorded[kModelConfig] = model.config;

@@ -10,7 +10,6 @@
 #include "checkpoint/train_position.h"
 #include "data/dataset.h"
 #include "io/json_fwd.h"
-#include "qlora/tensor.h"
 #include "qlora/train_options.h"
 
 namespace qlora {
@@ -39,7 +38,7 @@ Json OptionsToJson(TrainOptions options);
 
 // What is recorded of the base of a run.
 struct RecordedModel {
-  DType compute = DType::kF32;                // "auto" may mean another type on another machine
+  std::string compute;                        // "auto" may mean another type on another machine
   std::uint64_t fingerprint = 0;              // ModelFingerprint
   std::string config = {};                    // ConfigText
   std::optional<std::uint64_t> weights = {};  // HashWeights, as soon as they are read

@@ -45,7 +45,7 @@ LoadedModel::LoadedModel(Context& of_job, const ModelOptions& given, const Adapt
       config(LoadDecoderConfig(dir)),
       tokenizer(Tokenizer::Load(dir, adapters.first())),
       precision(ParsePrecision(options.compute_dtype, backends)),
-      backend(backends.Make(context, precision.activation)),
+      backend(backends.Make(context, precision)),
       prompts(options.chat, adapters.first(), dir, tokenizer),
       adapter_folder(FolderOf(adapters)) {
   if (!adapters.empty()) adapter = LoadAdapters(adapters, config, backend->memory(), progress);
@@ -96,6 +96,7 @@ void LoadedModel::AddNotes(const AdapterSet& adapters) {
   if (options.load_in_4bit != "auto" && !weights.sizes.block_formats.empty()) {
     notes.push_back(NoteIdle4bit(weights.sizes));
   }
+  notes.push_back(NoteIdleInt8(precision, base.load_in_4bit, weights.sizes));
   if (adapters.empty() && UsesMerged(options, dir) && !weights.sizes.stored_4bit) {
     notes.push_back(
         "the weights have an adapter merged in and are used as they are; --load_in_4bit true "

@@ -15,6 +15,7 @@
 #include "inference/model_decisions.h"
 #include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"
+#include "model/shared_options.h"
 #include "objective/supervised.h"
 #include "pass/eval_memory.h"
 #include "preference/preference_fields.h"
@@ -49,7 +50,7 @@ void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_
   Facts facts = {{"samples of dataset", fmt::format("{:016x}", dataset.fingerprint())},
                  {"weights of the model",
                   hash(model.backend->memory(), norm.data, BytesOf(norm.dtype, norm.cols))},
-                 {"type of products", NameOf(model.precision.activation)},
+                 {"type of products", ComputeTypeOf(model.precision)},
                  {"instruction set of the kernels", NameOf(ActiveSimdTarget())}};
   const auto add = [&](const char* name, const LoraAdapter* adapter) {
     if (adapter == nullptr) return;

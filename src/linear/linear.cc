@@ -32,10 +32,16 @@ void CheckConfig(const QLoraConfig& config) {
     ThrowInvalidInput("QLoraLinear: expected lora_dropout in [0, 1), found {}",
                       config.lora_dropout);
   }
-  if (config.compute != DType::kF32 && config.compute != DType::kBF16) {
-    ThrowInvalidInput("QLoraLinear: expected compute F32 or BF16, found {}",
+  if (config.compute != DType::kF32 && config.compute != DType::kBF16 &&
+      config.compute != DType::kI8) {
+    ThrowInvalidInput("QLoraLinear: expected compute F32, BF16 or I8, found {}",
                       NameOf(config.compute));
   }
+}
+
+Compute ComputeOf(const QLoraConfig& config) {
+  if (config.compute == DType::kI8) return {DType::kBF16, FrozenProducts::kInt8Forward};
+  return config.compute;
 }
 
 void CheckShape(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {
@@ -104,7 +110,7 @@ class QLoraLinear::Impl {
     }
     // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes these forms.
     read_weight_ = compat::ConvertToBnb(weight_);
-    backend_ = BackendFactory::ForJob(context, "auto")->Make(context, config.compute);
+    backend_ = BackendFactory::ForJob(context, "auto")->Make(context, ComputeOf(config));
     // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());

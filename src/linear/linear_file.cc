@@ -36,9 +36,11 @@ QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
   config.use_rslora = JsonGet<bool>(json, "use_rslora", where);
   config.seed = static_cast<std::uint64_t>(JsonGet<std::int64_t>(json, "seed", where));
   const auto compute = JsonGet<std::string>(json, "compute_dtype", where);
-  config.compute = compute == NameOf(DType::kBF16) ? DType::kBF16 : DType::kF32;
+  for (const DType known : {DType::kF32, DType::kBF16, DType::kI8}) {
+    if (compute == NameOf(known)) config.compute = known;
+  }
   if (compute != NameOf(config.compute)) {
-    ThrowInvalidInput("{}: key 'compute_dtype': expected F32 or BF16, found \"{}\"", where,
+    ThrowInvalidInput("{}: key 'compute_dtype': expected F32, BF16 or I8, found \"{}\"", where,
                       compute);
   }
   return config;

@@ -40,7 +40,8 @@ struct PeakLoop {
 std::span<const PeakLoop> PeakLoops();
 
 // The loop whose instruction the kernels of `target` multiply with: operands of kBF16 where the
-// target has the bfloat16 dot product, else of kF32, which bfloat16 is then widened to.
+// target has the bfloat16 dot product, of kI8 where this processor has that of 8 bits, else of
+// kF32, which the others are then widened to.
 const PeakLoop& PeakLoopOf(SimdTarget target, DType compute);
 
 // Runs the loop once on each thread. Returns the operations.

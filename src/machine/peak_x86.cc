@@ -196,6 +196,12 @@ static_assert(std::size(kLoops) == kInt8Tmm + 1);
 std::span<const PeakLoop> PeakLoops() { return kLoops; }
 
 const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
+  if (compute == DType::kI8 && target >= SimdTarget::kAvx2) {
+    const Place widest = target == SimdTarget::kAvx2 ? kInt8Ymm : kInt8Zmm;
+    for (const Place place : {widest, kInt8Ymm}) {
+      if (kLoops[place].is_there()) return kLoops[place];
+    }
+  }
   switch (target) {
     case SimdTarget::kAvx512Bf16:
       return kLoops[compute == DType::kBF16 ? kBfloat16Zmm : kZmm];

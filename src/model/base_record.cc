@@ -85,6 +85,12 @@ std::string NoteIdle4bit(const WeightSizes& sizes) {
       fmt::join(sizes.block_formats, ", "));
 }
 
+std::string NoteIdleInt8(const Precision& precision, bool load_in_4bit, const WeightSizes& sizes) {
+  const bool quantized = load_in_4bit || sizes.stored_4bit || !sizes.block_formats.empty();
+  if (precision.frozen == FrozenProducts::kFloat || quantized) return "";
+  return "compute_dtype int8 has no effect: no weight is quantized, so products are in bfloat16";
+}
+
 // qlora_base.json has the fields of BaseRecord under the names of the options. The template is a
 // separate file, which other programs read as well.
 void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base) {

@@ -26,17 +26,29 @@ void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std
 }
 
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {
-  table.Choice("compute_dtype", compute_dtype, {"auto", "float32", "bfloat16"},
-               "element type of matrix products; auto: bfloat16 where that is fastest",
+  table.Choice("compute_dtype", compute_dtype, {"auto", "float32", "bfloat16", "int8"},
+               "element type of matrix products; int8: of those with quantized weights, beside "
+               "bfloat16; auto: bfloat16 where that is fastest, else float32",
                {"bnb_4bit_compute_dtype"});
 }
 
 // {activation, wide}: the wide type is float32 in every run.
-Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends) {
+Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends,
+                         bool int8_backward) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
   if (compute_dtype == "auto") return {backends.PreferredActivation(), DType::kF32};
-  ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
+  if (compute_dtype == "int8") {
+    return {DType::kBF16, DType::kF32,
+            int8_backward ? FrozenProducts::kInt8 : FrozenProducts::kInt8Forward};
+  }
+  ThrowInvalidInput("compute_dtype expects auto, float32, bfloat16 or int8, found '{}'",
+                    compute_dtype);
+}
+
+const char* ComputeTypeOf(const Precision& precision) {
+  if (precision.frozen != FrozenProducts::kFloat) return "int8";
+  return precision.activation == DType::kBF16 ? "bfloat16" : "float32";
 }
 
 }  // namespace qlora

@@ -19,9 +19,13 @@ void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std
 // compute_dtype: see ParsePrecision.
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype);
 
-// "auto", "float32" or "bfloat16" -> the activation type; auto is the type that the backends
-// prefer.
-Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends);
+// "auto", "float32", "bfloat16" or "int8" -> the activation type and the products of frozen
+// weights; auto is the type that the backends prefer. int8 has bfloat16 activations; int8_backward:
+// and gradients in 8 bits.
+Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends,
+                         bool int8_backward = false);
+// The inverse, in which "auto" is what it became.
+const char* ComputeTypeOf(const Precision& precision);
 
 }  // namespace qlora
 

@@ -103,12 +103,13 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
-  const Precision precision = ParsePrecision(options.compute_dtype, *backends);
+  const Precision precision =
+      ParsePrecision(options.compute_dtype, *backends, options.int8_backward);
   // The path stays empty: nothing is loaded from it. Only the form of the linears decides sizes.
   const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
                                           .load_in_4bit = options.load_in_4bit,
                                           .quantization = options.quantization});
-  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
   // Weights that exist tell sizes exactly, also of a checkpoint that is 4-bit itself.
   const WeightSizes weights =

@@ -52,6 +52,9 @@ void TrainOptions::DeclareModel(OptionTable& table) {
             "on the 16-bit model");
   quantization.Declare(table);
   DeclareComputeType(table, &compute_dtype);
+  table.Add("int8_backward", &int8_backward,
+            "with compute_dtype int8: gradients through quantized weights are products in 8 bits, "
+            "too; false: in bfloat16");
   DeclareDevice(table, &device);
 }
 
@@ -344,6 +347,8 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   const auto rules = std::to_array<Rule>({
       {"recompute", gradient_checkpointing || recompute == "none",
        "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
+      {"int8_backward", compute_dtype == "int8",
+       "it is an option of compute_dtype int8; leave it out"},
       {"sgd_momentum", rule == UpdateRule::kSgd, "it is an option of optim sgd; leave it out"},
       {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
       {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},

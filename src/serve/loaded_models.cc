@@ -18,6 +18,7 @@
 #include "hub/hub_cache.h"
 #include "inference/generation_config.h"
 #include "model/model_fingerprint.h"
+#include "model/shared_options.h"
 #include "pass/dora.h"
 #include "qlora/machine.h"
 #include "qlora/options.h"
@@ -307,7 +308,7 @@ std::string LoadedModels::Fingerprint(const std::string& adapter) const {
   const std::string all =
       fmt::format("{} {} {:016x} {} {} {}", version_, DescribeMachine().simd_target,
                   ModelFingerprint(base_->dir), DescribeForm(base_->base),
-                  static_cast<int>(base_->precision.activation), adapter);
+                  ComputeTypeOf(base_->precision), adapter);
   return fmt::format("qlora-{}-{:016x}", version_, HashBytes(all));
 }
 

@@ -69,7 +69,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   const RunBase& base = run.base;
   const RunSteps& steps = run.steps;
   const TrainOptions& options = plan.options;
-  std::unique_ptr<Backend> backend = run.start.backends->Make(context, base.precision.activation);
+  std::unique_ptr<Backend> backend = run.start.backends->Make(context, base.precision);
   LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory(), true);
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.

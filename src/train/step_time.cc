@@ -90,8 +90,7 @@ double RemainingFlops(const TrainPlan& plan) {
 
 double EstimateSeconds(Context& context, const TrainPlan& plan) {
   const PreparedRun& run = *plan.run;
-  const std::unique_ptr<Backend> backend =
-      run.start.backends->Make(context, run.base.precision.activation);
+  const std::unique_ptr<Backend> backend = run.start.backends->Make(context, run.base.precision);
   const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);
   const double rate = MeasureProducts(*backend, run.base.config, run.base.precision, rows);
   return kBesidesProducts * RemainingFlops(plan) / (rate * plan.ranks.ranks);

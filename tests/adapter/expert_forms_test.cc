@@ -19,7 +19,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-DecoderConfig Model(const std::string& model_type, const Json& more) {
+DecoderConfig ConfigOf(const std::string& model_type, const Json& more) {
   Json json = {{"model_type", model_type},
                {"hidden_size", 16},
                {"intermediate_size", 24},
@@ -38,17 +38,17 @@ DecoderConfig Model(const std::string& model_type, const Json& more) {
 }
 
 std::vector<DecoderConfig> Models() {
-  return {Model("qwen3_moe", Json::object()), Model("qwen3_moe", {{"mlp_only_layers", {1}}}),
-          Model("mixtral", {{"num_local_experts", 3}}),
-          Model("qwen3_next",
-                {{"shared_expert_intermediate_size", 8},
-                 {"mlp_only_layers", {0}},
-                 {"partial_rotary_factor", 0.5},
-                 {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
-                 {"linear_num_key_heads", 2},
-                 {"linear_num_value_heads", 4},
-                 {"linear_key_head_dim", 4},
-                 {"linear_value_head_dim", 4}})};
+  return {ConfigOf("qwen3_moe", Json::object()), ConfigOf("qwen3_moe", {{"mlp_only_layers", {1}}}),
+          ConfigOf("mixtral", {{"num_local_experts", 3}}),
+          ConfigOf("qwen3_next",
+                   {{"shared_expert_intermediate_size", 8},
+                    {"mlp_only_layers", {0}},
+                    {"partial_rotary_factor", 0.5},
+                    {"layer_types", {"linear_attention", "full_attention", "linear_attention"}},
+                    {"linear_num_key_heads", 2},
+                    {"linear_num_value_heads", 4},
+                    {"linear_key_head_dim", 4},
+                    {"linear_value_head_dim", 4}})};
 }
 
 // What an adapter has at a linear.

@@ -25,7 +25,7 @@ BackendFactory::Ptr BackendsBy(MakeFn make) {
    public:
     explicit Backends(MakeFn make) : make_(std::move(make)) {}
     DType PreferredActivation() const override { return cpu_->PreferredActivation(); }
-    std::unique_ptr<Backend> Make(Context& context, DType compute) const override {
+    std::unique_ptr<Backend> Make(Context& context, const Compute& compute) const override {
       return make_(context, compute);
     }
 

@@ -15,6 +15,7 @@ constexpr std::array<int, 3> kThreads = {1, 2, 4};
 struct Target {
   SimdTarget simd;
   DType compute;
+  FrozenProducts frozen = FrozenProducts::kFloat;
 };
 
 std::vector<Target> Targets() {
@@ -22,6 +23,7 @@ std::vector<Target> Targets() {
   for (const SimdTarget simd : SimdTargets()) {
     if (simd != SimdTarget::kAvx512Bf16) targets.push_back({simd, DType::kF32});
     targets.push_back({simd, DType::kBF16});
+    targets.push_back({simd, DType::kBF16, FrozenProducts::kInt8});
   }
   return targets;
 }
@@ -32,7 +34,7 @@ class CpuThreads : public testing::TestWithParam<Target> {
     SetSimdTarget(GetParam().simd);
     for (std::size_t i = 0; i < kThreads.size(); ++i) {
       contexts_[i] = std::make_unique<Context>(kThreads[i]);
-      backends_[i] = MakeCpuBackend(*contexts_[i], GetParam().compute);
+      backends_[i] = MakeCpuBackend(*contexts_[i], {GetParam().compute, GetParam().frozen});
     }
   }
 
@@ -186,7 +188,9 @@ TEST_P(CpuThreads, RowsAndElements) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuThreads, testing::ValuesIn(Targets()), [](const auto& target) {
-  return std::string(NameOf(target.param.simd)) + "_" + NameOf(target.param.compute);
+  const bool int8 = target.param.frozen != FrozenProducts::kFloat;
+  return fmt::format("{}_{}", NameOf(target.param.simd),
+                     int8 ? "I8" : NameOf(target.param.compute));
 });
 
 }  // namespace

@@ -79,7 +79,7 @@ class GuardedBackend final : public BackendDecorator {
 inline BackendFactory::Ptr GuardedBackends(
     BackendFactory::Ptr computing = BackendFactory::Of("cpu")) {
   return BackendsBy([computing = std::move(computing), memory = std::make_shared<GuardedMemory>()](
-                        Context& context, DType compute) {
+                        Context& context, const Compute& compute) {
     return std::make_unique<GuardedBackend>(computing->Make(context, compute), memory);
   });
 }

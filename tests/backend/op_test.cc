@@ -32,7 +32,7 @@ std::vector<BackendUnderTest> Backends() {
 }
 
 const BackendUnderTest kReference = {.name = "f32",
-                                     .make = MakeReferenceBackend,
+                                     .make = [] { return MakeReferenceBackend(); },
                                      .precision = {DType::kF32, DType::kF32},
                                      .compute = DType::kF32};
 

@@ -73,8 +73,8 @@ class PrepackingBackend final : public BackendDecorator {
   PrepackCounts& counts_;
 };
 
-// The backend of the processor without an order of its own for weights that generate. The order of a
-// weight decides the order of sums, so that results of this one are those of PrepackingBackend.
+// The backend of the processor without an order of its own for weights that generate. The order of
+// a weight decides the order of sums, so that results of this one are those of PrepackingBackend.
 class StoredOrderBackend final : public BackendDecorator {
  public:
   explicit StoredOrderBackend(std::unique_ptr<Backend> other)
@@ -87,14 +87,14 @@ class StoredOrderBackend final : public BackendDecorator {
 };
 
 inline BackendFactory::Ptr StoredOrderBackends() {
-  return BackendsBy([](Context& context, DType compute) {
+  return BackendsBy([](Context& context, const Compute& compute) {
     return std::make_unique<StoredOrderBackend>(MakeCpuBackend(context, compute));
   });
 }
 
 // Guarded backends whose weights are prepacked. They count in `counts`, which must outlive them.
 inline BackendFactory::Ptr PrepackingBackends(PrepackCounts& counts) {
-  return GuardedBackends(BackendsBy([&counts](Context& context, DType compute) {
+  return GuardedBackends(BackendsBy([&counts](Context& context, const Compute& compute) {
     return std::make_unique<PrepackingBackend>(MakeCpuBackend(context, compute), counts);
   }));
 }

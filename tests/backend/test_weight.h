@@ -98,6 +98,15 @@ class TestWeight {
     return q;
   }
 
+  // Multiplies the scale of a block of a weight with float32 scales.
+  void ScaleBlock(std::int64_t block, float factor) {
+    float scale;
+    unsigned char* at = scales_.data() + block * sizeof(scale);
+    std::memcpy(static_cast<void*>(&scale), at, sizeof(scale));
+    scale *= factor;
+    std::memcpy(at, static_cast<const void*>(&scale), sizeof(scale));
+  }
+
   // All values (O, I) in float64.
   Matrix Values() const {
     if (!quantized()) return Convert(dense_, DType::kF64);

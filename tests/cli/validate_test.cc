@@ -180,6 +180,7 @@ TEST_F(ValidateTest, OptionsWithoutEffectAreRefused) {
   const std::vector<Words> cases = {
       {"--recompute=layer", "--gradient_checkpointing=false"},
       {"--sgd_momentum=0.9"},
+      {"--int8_backward=true", "--compute_dtype=bfloat16"},
       {"--adam_beta1=0.8", "--optim=sgd"},
       {"--adam_beta2=0.9", "--optim=sgd"},
       {"--adam_epsilon=1e-6", "--optim=lion"},

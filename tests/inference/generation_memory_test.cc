@@ -207,7 +207,7 @@ TEST_F(GenerationMemoryTest, TokensInPartsOrAtOnceAreTheSameText) {
 }
 
 TEST_F(GenerationMemoryTest, AModelAllocatesForItsFirstTextAlone) {
-  const auto make = [this](Context& context, DType compute) {
+  const auto make = [this](Context& context, const Compute& compute) {
     return std::make_unique<CountingBackend>(MakeCpuBackend(context, compute), counts_);
   };
   ContextOn context(BackendsBy(make), 2);

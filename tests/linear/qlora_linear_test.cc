@@ -363,6 +363,44 @@ TEST(QLoraLinear, AClonedLayerIsTheSameAndSeparate) {
   EXPECT_THAT(Values(layer.da()), ::testing::Not(Each(0.0f)));
 }
 
+// x W^T is off by half a code of each operand at most, beside what bfloat16 rounds.
+TEST(QLoraLinear, MultipliesInEightBits) {
+  Context context(2);
+  QLoraLinear coded = MakeLayer(context, {.compute = DType::kI8});
+  QLoraLinear plain = MakeLayer(context, {.compute = DType::kBF16});
+  const std::vector<float> x = Normal(kRows * kIn, 4);
+  const auto forward = [&](QLoraLinear& layer) {
+    std::vector<float> y = Poison(kRows * kOut);
+    layer.Forward(MakeView(x.data(), kRows, kIn), MakeView(y.data(), kRows, kOut));
+    return y;
+  };
+  const std::vector<float> found = forward(coded);
+  const std::vector<float> expected = forward(plain);
+  EXPECT_NE(found, expected);
+  std::vector<float> w = Poison(kOut * kIn);
+  coded.DequantizeWeight(MakeView(w.data(), kOut, kIn));
+  const auto magnitude = [](float a, float b) { return std::abs(a) < std::abs(b); };
+  const double half_w = std::abs(*std::ranges::max_element(w, magnitude)) / 254;
+  for (std::int64_t n = 0; n < kRows; ++n) {
+    const std::span<const float> row = std::span<const float>(x).subspan(n * kIn, kIn);
+    const double half_x = std::abs(*std::ranges::max_element(row, magnitude)) / 254;
+    for (std::int64_t o = 0; o < kOut; ++o) {
+      double bound = 0;
+      for (std::int64_t i = 0; i < kIn; ++i) {
+        const double weight = std::abs(w[o * kIn + i]);
+        bound += half_w * std::abs(row[i]) + half_x * (weight + half_w) +
+                 0x1p-7 * weight * std::abs(row[i]);
+      }
+      EXPECT_NEAR(found[n * kOut + o], expected[n * kOut + o], bound) << n << ' ' << o;
+    }
+  }
+  TemporaryFolder folder;
+  coded.Save(folder.path() / "layer.safetensors");
+  QLoraLinear loaded = QLoraLinear::Load(context, folder.path() / "layer.safetensors");
+  EXPECT_EQ(loaded.config().compute, DType::kI8);
+  EXPECT_EQ(forward(loaded), found);
+}
+
 TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   TemporaryFolder folder;
   Context context(1);
@@ -373,7 +411,7 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   ExpectRefused([&] { make({.r = 0}); }, "rank r >= 1, found 0");
   ExpectRefused([&] { make({.lora_alpha = -1}); }, "lora_alpha > 0, found -1");
   ExpectRefused([&] { make({.lora_dropout = 1}); }, "lora_dropout in [0, 1), found 1");
-  ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32 or BF16, found F16");
+  ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32, BF16 or I8, found F16");
   ExpectRefused([&] { make({}, 3); }, "expected 48 values of bias, one per row, found 3");
 
   QLoraLinear layer = MakeLayer(context);

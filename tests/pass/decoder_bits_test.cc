@@ -31,16 +31,15 @@ void ExpectSameBits(const LoraAdapter& adapter, std::vector<float>& kept) {
   EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
 }
 
-// On the definitions and on the CPU, in both compute types.
-void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend, DType activation,
-                                   double dropout) {
+// Weights are quantized where products with them are of another kind then.
+void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend,
+                                   const Precision& precision, double dropout) {
   const Batch batch = RandomBatch(config, {6, 3}, 4);
-  RandomWeights weights(config, DType::kF32, 12);
+  RandomWeights weights(config, DType::kF32, 12, precision.frozen != FrozenProducts::kFloat);
   AdapterConfig whole;
   whole.modules_to_save = {"embed_tokens", "lm_head"};
   LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, dropout, whole);
   adapter.InitializeModules(weights.get());
-  const Precision precision{activation, DType::kF32};
   const Decoder decoder(backend, config, weights.get(), precision, 16);
   ReserveFor(backend, config, adapter, batch);
   std::vector<float> kept;
@@ -52,6 +51,9 @@ void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend
   }
 }
 
+constexpr Precision kInt8 = {DType::kBF16, DType::kF32, FrozenProducts::kInt8};
+
+// On the definitions and on the CPU, in all types of products.
 TEST_P(DecoderBitsTest, RecomputingChangesNoBit) {
   const DecoderConfig& config = GetParam().config;
   Context context(2);
@@ -59,22 +61,24 @@ TEST_P(DecoderBitsTest, RecomputingChangesNoBit) {
   std::vector<double> dropouts = {0.2};
   if (config.joins_experts()) dropouts.push_back(0);
   for (const double dropout : dropouts) {
-    ExpectRecomputingChangesNoBit(config, *MakeReferenceBackend(), DType::kF32, dropout);
-    for (const DType compute : {DType::kF32, DType::kBF16}) {
-      ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute, dropout);
+    ExpectRecomputingChangesNoBit(config, *MakeReferenceBackend(), {}, dropout);
+    for (const Precision& precision : {Precision{}, Precision{DType::kBF16}, kInt8}) {
+      ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, precision), precision,
+                                    dropout);
     }
   }
 }
 
-void ExpectSameBitsOnAnyThreads(const DecoderConfig& config, const std::vector<int>& lengths) {
+void ExpectSameBitsOnAnyThreads(const DecoderConfig& config, const std::vector<int>& lengths,
+                                const Precision& precision = {}) {
   const Batch batch = RandomBatch(config, lengths, 4);
-  const RandomWeights weights(config, DType::kF32, 12);
+  const RandomWeights weights(config, DType::kF32, 12, precision.frozen != FrozenProducts::kFloat);
   LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6);
   std::vector<float> kept;
   for (const int threads : {1, 2, 5}) {
     Context context(threads);
-    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
-    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 64);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, precision);
+    const Decoder decoder(*backend, config, weights.get(), precision, 64);
     ReserveFor(*backend, config, adapter, batch);
     Runner runner(decoder, &adapter, batch, Recompute::kMlp);
     runner.LossAndGradients();
@@ -84,6 +88,7 @@ void ExpectSameBitsOnAnyThreads(const DecoderConfig& config, const std::vector<i
 
 TEST_P(DecoderBitsTest, AnyNumberOfThreadsGivesTheSameBits) {
   ExpectSameBitsOnAnyThreads(GetParam().config, {9, 1, 6});
+  ExpectSameBitsOnAnyThreads(GetParam().config, {9, 1, 6}, kInt8);
 }
 
 // Gate and up of an expert add to the gradient of one A, which has more columns than one task

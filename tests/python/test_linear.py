@@ -54,6 +54,16 @@ def test_forward_backward_and_merge():
     np.testing.assert_array_equal(layer(x), y)
 
 
+def test_products_in_eight_bits():
+    layer, exact = make(compute_dtype="int8"), make()
+    x = normal(5, 40, seed=3)
+    y, expected = layer(x), exact(x)
+    assert np.abs(y - expected).max() > 0
+    # Half a code of each operand in each of 40 products, of values below 4 and 0.5; and bfloat16.
+    assert np.abs(y - expected).max() < 40 * (4 * 0.5 / 254 * 2 + 4 * 0.5 / 128)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), y)
+
+
 def test_numbers():
     # 0.01 * index in groups of 64 with scale and zero point: the published sizes of kizzasi.
     w = (0.01 * np.arange(512)).reshape(32, 16).astype(np.float32)

@@ -190,7 +190,8 @@ def test_texts_at_the_same_time_are_those_of_each_alone(model):
     model.generate(prompts, on_text=lambda i, piece: pieces[i].append(piece), **options)
     assert ["".join(p) for p in pieces] == [r.text for r in together]
     stopped = model.generate(prompts, on_text=lambda i, _: "stop" if i == 1 else None, **options)
-    assert stopped[1].stop_reason == "caller" and stopped[1].new_tokens < together[1].new_tokens
+    # A text of bytes that are no UTF-8 is received at its end alone.
+    assert stopped[1].stop_reason == "caller" and stopped[1].new_tokens <= together[1].new_tokens
     assert [stopped[i].text for i in (0, 2)] == [together[i].text for i in (0, 2)]
     assert model.generate([]) == []
     with pytest.raises(TypeError):

@@ -145,6 +145,11 @@ const std::map<std::string, Change>& Recipes() {
       {"loraplus", [](TrainOptions& o) { o.loraplus_lr_ratio = 16; }},
       {"clipped", [](TrainOptions& o) { o.max_grad_norm = 0.01; }},
       {"bfloat16", [](TrainOptions& o) { o.compute_dtype = "bfloat16"; }},
+      {"int8",
+       [](TrainOptions& o) {
+         o.compute_dtype = "int8";
+         o.int8_backward = true;
+       }},
       {"anchor",
        [](TrainOptions& o) {
          o.anchor = o.data.dataset;

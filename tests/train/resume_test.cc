@@ -179,7 +179,7 @@ TEST_F(ResumeTest, WithPackingFromASavedStep) {
 }
 
 TEST_F(ResumeTest, SameBitsOnAnyNumberOfThreads) {
-  for (const char* compute : {"float32", "bfloat16"}) {
+  for (const char* compute : {"float32", "bfloat16", "int8"}) {
     std::string first;
     for (const int threads : {1, 2, 4}) {
       TrainOptions options = Options(std::string(compute) + std::to_string(threads));
@@ -191,6 +191,36 @@ TEST_F(ResumeTest, SameBitsOnAnyNumberOfThreads) {
       EXPECT_TRUE(first == adapter) << compute << " on " << threads << " threads";
     }
   }
+}
+
+// Products in 8 bits learn, resume as a run that never stopped, and are products of their own.
+TEST_F(ResumeTest, ProductsInEightBits) {
+  for (const bool backward : {false, true}) {
+    const std::string suffix = backward ? "-both" : "-forward";
+    const auto coded = [&](const std::string& name) {
+      TrainOptions options = Options(name + suffix);
+      options.compute_dtype = "int8";
+      options.int8_backward = backward;
+      return options;
+    };
+    Run(coded("whole"));
+    const std::vector<std::string> steps = Steps("whole" + suffix);
+    const auto loss = [](const std::string& step) {
+      return Json::parse(step)["loss"].get<double>();
+    };
+    EXPECT_LT(loss(steps.back()), loss(steps.front()));
+    TrainOptions options = coded("parts");
+    Run(options, 3);
+    options.resume_from_checkpoint = "auto";
+    options.compute_dtype = "bfloat16";
+    options.int8_backward = false;
+    ExpectRefused(options, R"(compute_dtype ("int8" in the checkpoint, "bfloat16" now)");
+    options = coded("parts");
+    options.resume_from_checkpoint = "auto";
+    Run(options);
+    EXPECT_TRUE(Adapter("whole" + suffix) == Adapter("parts" + suffix));
+  }
+  EXPECT_FALSE(Adapter("whole-forward") == Adapter("whole-both"));
 }
 
 TEST_F(ResumeTest, RefusesOtherOptions) {

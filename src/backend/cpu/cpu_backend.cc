@@ -9,6 +9,7 @@
 #include "backend/cpu/causal_conv.h"
 #include "backend/cpu/delta/delta_rule.h"
 #include "backend/cpu/gemm/prepacked.h"
+#include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/row_ops.h"
 #include "backend/cpu/views.h"
@@ -24,11 +25,18 @@ constexpr std::int64_t kElementsPerTask = 32768;  // a multiple of kDynamicBlock
 // Partial sums of SumOfSquares.
 constexpr std::int64_t kMostPartialSums = 256;
 
+cpu::Kernels KernelsOf(const Compute& compute) {
+  cpu::Kernels kernels = cpu::SelectKernels(compute.operands);
+  if (compute.frozen != FrozenProducts::kFloat) kernels.multiply_int8 = cpu::SelectInt8Multiply();
+  kernels.int8_backward = compute.frozen == FrozenProducts::kInt8;
+  return kernels;
+}
+
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(Context& context, DType compute)
+  CpuBackend(Context& context, const Compute& compute)
       : context_(context),
-        kernels_(cpu::SelectKernels(compute)),
+        kernels_(KernelsOf(compute)),
         machine_{context, kernels_, workspace_},
         float_machine_{context, cpu::SelectKernels(DType::kF32), workspace_} {}
 
@@ -59,7 +67,8 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return cpu::PrepackedBytes(kernels_, q);
+    // Codes are made of a weight as it is stored.
+    return kernels_.multiply_int8 != nullptr ? 0 : cpu::PrepackedBytes(kernels_, q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);
@@ -276,7 +285,7 @@ class CpuBackend final : public Backend {
   }
 
   Context& context_;
-  const cpu::Kernels& kernels_;
+  const cpu::Kernels kernels_;
   cpu::Workspace workspace_;
   const cpu::Machine machine_;
   const cpu::Machine float_machine_;  // with products in float32
@@ -284,9 +293,10 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute) {
-  if (compute != DType::kF32 && compute != DType::kBF16) {
-    ThrowInvalidInput("cpu backend: expected compute type F32 or BF16, found {}", NameOf(compute));
+std::unique_ptr<Backend> MakeCpuBackend(Context& context, const Compute& compute) {
+  if (compute.operands != DType::kF32 && compute.operands != DType::kBF16) {
+    ThrowInvalidInput("cpu backend: expected compute type F32 or BF16, found {}",
+                      NameOf(compute.operands));
   }
   return std::make_unique<CpuBackend>(context, compute);
 }

@@ -10,6 +10,8 @@
 // the file or prepacked (gemm/prepacked.h, with AVX512_VBMI): beforehand to generate, and for
 // float32 products of 4 and more rows also as they are needed, 16 rows of a weight at a time.
 //
+// Products in 8 bits have codes in place of values, and sums that are exact (int8/).
+//
 // gemm/*-inl.h compile for several instruction sets (Highway), x86/ has intrinsics of one
 // architecture; the fastest is chosen at run time (machine/simd_target.h).
 #ifndef QLORA_BACKEND_CPU_MACHINE_H_

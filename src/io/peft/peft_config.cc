@@ -211,8 +211,11 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-// Whether the class has encoders beside the text model.
-bool IsWrapped(const AdapterConfig& config) { return config.module_prefix != "model."; }
+// Whether the class has encoders beside the text model. Without a prefix it is the text model
+// itself.
+bool IsWrapped(const AdapterConfig& config) {
+  return !config.module_prefix.empty() && config.module_prefix != "model.";
+}
 
 // An expression for the modules of the text model that target_modules lists. Names alone would
 // select those of encoders, too, which PEFT adapts as well, or refuses by their class.

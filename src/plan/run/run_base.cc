@@ -21,12 +21,13 @@ RunBase PlanBase(Context& context, const TrainOptions& options, const RunStart& 
   DecoderConfig config = LoadDecoderConfig(model_dir);
   std::vector<IndexRange> stages = PlanStages(config, options);
   config.stage = stages[start.place.stage()];
-  const Precision precision = ParsePrecision(options.compute_dtype, *start.backends);
+  const Precision precision =
+      ParsePrecision(options.compute_dtype, *start.backends, options.int8_backward);
   LoraAdapter adapter = DescribeAdapter(options, config, HostMemory());
 
   BaseRecord record = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   LoadOptions load = LoadOptionsOf(record);
-  const std::unique_ptr<Backend> backend = start.backends->Make(context, precision.activation);
+  const std::unique_ptr<Backend> backend = start.backends->Make(context, precision);
   WeightSizes weights = PlanWeights(context, *backend, model_dir, config, load);
   const std::uint64_t fingerprint = ModelFingerprint(model_dir);
   record.model_fingerprint = fmt::format("{:016x}", fingerprint);
@@ -38,9 +39,10 @@ RunBase PlanBase(Context& context, const TrainOptions& options, const RunStart& 
   if (!options.load_in_4bit && !weights.block_formats.empty()) {
     notes.push_back(NoteIdle4bit(weights));
   }
+  notes.push_back(NoteIdleInt8(precision, options.load_in_4bit, weights));
   notes.push_back(WarnOfRanks(adapter));
   notes.push_back(WarnOfUnevenExperts(adapter));
-  RecordedModel recorded{precision.activation, fingerprint, ConfigText(config)};
+  RecordedModel recorded{ComputeTypeOf(precision), fingerprint, ConfigText(config)};
   return {.model_dir = model_dir,
           .config = std::move(config),
           .stages = std::move(stages),

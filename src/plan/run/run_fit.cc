@@ -155,7 +155,7 @@ std::string WarnOfFewSteps(const TrainOptions& options, const RunStart& start,
 
 RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& start,
               const RunBase& base, const RunData& data) {
-  const std::unique_ptr<Backend> backend = start.backends->Make(context, base.precision.activation);
+  const std::unique_ptr<Backend> backend = start.backends->Make(context, base.precision);
   const BatchStream stream(data.train, data.stream);
   const auto parts = PartsOfStages(base.adapter, base.stages);
   const DataExtent extent = ExtentOf(data);

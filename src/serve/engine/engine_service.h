@@ -25,7 +25,7 @@ struct EngineLimits {
   std::int64_t rows = 1024;       // of prompts, in a step
   std::int64_t alone_rows = 0;    // of a pass of RunPass: GenerationSize
   std::int64_t alone_unfolded = 0;
-  std::int64_t step_ms = 200;     // that a step with prompts should take, at most
+  std::int64_t step_ms = 200;  // that a step with prompts should take, at most
 };
 
 class EngineService final : public GenerationService {

@@ -30,6 +30,7 @@
 
 namespace qlora::cpu {
 
+struct Int8Product;
 struct PrepackedRows;
 struct DotProduct;
 
@@ -152,6 +153,11 @@ struct Kernels {
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
   const PrepackedKernels* prepacked = nullptr;  // null: weights cannot be prepacked
+
+  // Products of quantized weights in 8 bits (int8/int8_product.h); null: as all others. Backward
+  // only if int8_backward.
+  void (*multiply_int8)(const Int8Product& product) = nullptr;
+  bool int8_backward = false;
 };
 
 // of<1>() ... of<kCount>(): a kernel for each number of rows.

@@ -12,14 +12,23 @@
 namespace qlora::cpu {
 namespace {
 
-// Dot products have no dropout.
+// Dot products have no dropout, and panels serve any number of rows in 8 bits.
 bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std::int64_t rows) {
   const auto fits = [&](const LinearView& linear) {
     const DotForm form = DotFormOf(kernels, linear.weight, rows);
     // All linears of the group or none: the two ways pack x differently, and x is packed once.
-    return rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0;
+    return rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0 &&
+           !IsCoded(kernels, linear.weight);
   };
   return std::ranges::all_of(linears, fits);
+}
+
+// run(op) for each linear of a group without ranges.
+template <typename Run>
+void ForEachLinear(const ops::Linear& op, const Run& run) {
+  for (std::size_t l = 0; l < op.linears.size(); ++l) {
+    run(ops::Linear{op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
+  }
 }
 
 void RunFew(const Machine& machine, const ops::Linear& op) {
@@ -28,6 +37,13 @@ void RunFew(const Machine& machine, const ops::Linear& op) {
   ForwardFewRows(machine, op);
 }
 void RunMany(const Machine& machine, const ops::Linear& op) {
+  const auto is_coded = [&](const LinearView& linear) {
+    return IsCoded(machine.kernels, linear.weight);
+  };
+  // Packs x for all linears of a group in one way.
+  if (std::ranges::any_of(op.linears, is_coded) && !AreCoded(machine.kernels, op.linears)) {
+    return ForEachLinear(op, [&](const ops::Linear& one) { RunMany(machine, one); });
+  }
   machine.workspace.Check(
       ManyRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op)));
   ForwardManyRows(machine, op);

@@ -7,6 +7,7 @@
 //                                    read in the order of memory; the rows of dy are broadcast
 #include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/gemm/store_tile.h"
@@ -16,13 +17,19 @@
 namespace qlora::cpu {
 namespace {
 
-// Operands of one linear over one row chunk, packed.
+// Operands of one linear over one row chunk, packed; coded: of a weight in 8 bits.
 struct PackedGradient {
   PackedGradient() = default;
-  PackedGradient(Carver& carver, const Kernels& kernels, std::int64_t rows,
+  PackedGradient(Carver& carver, const Kernels& kernels, bool coded, std::int64_t rows,
                  std::int64_t out_features, std::int64_t rank) {
     const DType element = ElementType(kernels);
-    dy = carver.Matrix(element, rows, PackedStride(kernels, out_features));
+    if (coded) {
+      codes = CodedPanels(carver, rows, out_features);
+      row_factors = carver.Matrix(DType::kF32, 1, out_features);
+      row_scales = carver.Matrix(DType::kU8, out_features, sizeof(int8::RowScale));
+    } else {
+      dy = carver.Matrix(element, rows, PackedStride(kernels, out_features));
+    }
     if (rank == 0) return;
     du = carver.Matrix(element, rows, PackedStride(kernels, rank));
     du_transposed = carver.Matrix(element, rank, PackedStride(kernels, rows));
@@ -30,6 +37,9 @@ struct PackedGradient {
   }
 
   MatrixView dy;             // (rows, O)
+  CodedPanels codes;         // of dy * row_factors
+  MatrixView row_factors;    // (1, O): the scales of the rows of the weight
+  MatrixView row_scales;     // (O) int8::RowScale
   MatrixView du;             // (rows, R)
   MatrixView du_transposed;  // (R, rows)
   MatrixView u_transposed;   // (R, rows)
@@ -62,6 +72,7 @@ class BackwardRun : LinearRun {
       rows_ = std::min(kRowChunk, x_.rows - row_);
       Carver carver(machine_.workspace.shared());
       Pack(carver);
+      CodeGradients();
       LowRankGradients();
       if (rank_ > 0) AdapterGradients();
       if (!dx_.empty()) InputGradients();
@@ -71,12 +82,42 @@ class BackwardRun : LinearRun {
  private:
   void Pack(Carver& carver) {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      packed_[l] = PackedGradient(carver, kernels_, rows_, features(l), lora(l).a.rows);
+      packed_[l] =
+          PackedGradient(carver, kernels_, IsCodedBackward(l), rows_, features(l), lora(l).a.rows);
     }
   }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return LinearScratch(carver, kernels_, rows_, features_, rank_);
+  }
+
+  bool IsCodedBackward(std::int64_t l) const {
+    return kernels_.int8_backward && IsCoded(kernels_, linears_[l].weight);
+  }
+  int8::RowScale* RowScales(std::int64_t l) const {
+    return static_cast<int8::RowScale*>(packed_[l].row_scales.data);
+  }
+
+  // Codes dy, times the scales of the rows of weights in 8 bits.
+  void CodeGradients() const {
+    if (dx_.empty()) return;
+    constexpr std::int64_t kRows = 64;
+    ForEachPart([&](std::int64_t l) { return IsCodedBackward(l) ? Pieces(features(l), kRows) : 0; },
+                [&](std::int64_t l, std::int64_t part, int) {
+                  const WeightView& weight = linears_[l].weight;
+                  std::vector<float> block_scales(int8::MostRowBlocks(weight));
+                  for (std::int64_t o = part * kRows; o < std::min((part + 1) * kRows, features(l));
+                       ++o) {
+                    RowScales(l)[o] = int8::ScaleOfRow(weight, o, block_scales.data());
+                    packed_[l].row_factors.Row<float>(0)[o] = RowScales(l)[o].codes.scale;
+                  }
+                });
+    ForEachPart([&](std::int64_t l) { return IsCodedBackward(l) ? packed_[l].codes.count() : 0; },
+                [&](std::int64_t l, std::int64_t part, int) {
+                  const CodedPanel panel = packed_[l].codes[part];
+                  PackCodes(Rows(gradients_[l].dy, row_ + panel.first, panel.rows),
+                            packed_[l].row_factors.Row<float>(0), panel);
+                });
   }
 
   // Packs dy and, for linears with an adapter, computes du = scale dy B and packs it and u.
@@ -90,8 +131,10 @@ class BackwardRun : LinearRun {
       const std::int64_t l = index % linears;
       const std::int64_t row = index / linears * most;
       const std::int64_t rows = std::min(most, rows_ - row);
-      kernels_.pack_rows(Rows(gradients_[l].dy, row_ + row, rows), 1,
-                         At(packed_[l].dy, kernels_, row, 0), packed_[l].dy.stride);
+      if (!IsCodedBackward(l)) {
+        kernels_.pack_rows(Rows(gradients_[l].dy, row_ + row, rows), 1,
+                           At(packed_[l].dy, kernels_, row, 0), packed_[l].dy.stride);
+      }
       if (has_lora(l)) LowRankRows(l, row, rows, Scratch(worker));
     };
     machine_.context.ParallelFor(linears * Pieces(rows_, most), std::ref(task));
@@ -104,14 +147,22 @@ class BackwardRun : LinearRun {
     const std::int64_t stride = RoundUp(b.cols, kernels_.vector);
     for (std::int64_t o = 0; o < b.rows; o += kBackwardDepth) {
       const std::int64_t depth = std::min(kBackwardDepth, b.rows - o);
+      std::int64_t dy_stride = packed.dy.stride;
+      void* dy = scratch.rows.data;
+      if (IsCodedBackward(l)) {
+        dy_stride = PackedStride(kernels_, kBackwardDepth);
+        kernels_.pack_rows(Block(gradients_[l].dy, row_ + row, rows, o, depth), 1, dy, dy_stride);
+      } else {
+        dy = At(packed.dy, kernels_, row, o);
+      }
       for (std::int64_t r = 0; r < b.cols; r += kChunk) {
         const std::int64_t lanes = std::min(kChunk, b.cols - r);
         PackPanels(kernels_, Block(b, o, depth, r, lanes), scratch.panel.data);
         MultiplyPanels(kernels_,
                        {.rows = rows,
                         .k = RoundUp(depth, kernels_.step),
-                        .a = At(packed.dy, kernels_, row, o),
-                        .a_stride = packed.dy.stride,
+                        .a = dy,
+                        .a_stride = dy_stride,
                         .panel = scratch.panel.data,
                         .c = scratch.sums() + r,
                         .c_stride = stride,
@@ -215,13 +266,31 @@ class BackwardRun : LinearRun {
       const LinearScratch scratch = Scratch(worker);
       const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols, width};  // (rows, cols)
       for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-        MultiplyWeightColumns(kernels_, {linears_[l].weight, col, cols}, scratch.floats(),
-                              scratch.panel.data, PartOf(packed_[l].dy, sums, l > 0));
+        if (IsCodedBackward(l)) {
+          MultiplyCodedColumns(l, col, scratch, sums);
+        } else {
+          MultiplyWeightColumns(kernels_, {linears_[l].weight, col, cols}, scratch.floats(),
+                                scratch.panel.data, PartOf(packed_[l].dy, sums, l > 0));
+        }
         if (has_lora(l)) AddLowRankPart(l, col, scratch, sums);
       }
       StoreTile(scratch.sums(), width, store_ == Store::kAdd, Block(dx_, row_, rows_, col, cols));
     };
     machine_.context.ParallelFor(Pieces(x_.cols, width), std::ref(task));
+  }
+
+  // sums = [sums +] dy W in 8 bits, columns [col, col + sums.cols).
+  void MultiplyCodedColumns(std::int64_t l, std::int64_t col, const LinearScratch& scratch,
+                            const MatrixView& sums) const {
+    float* transposed = scratch.low_rank.Row<float>(0);
+    const CodedPanels& codes = packed_[l].codes;
+    for (std::int64_t c = 0; c < sums.cols; c += CodedColumns::kMost) {
+      const std::int64_t cols = std::min(CodedColumns::kMost, sums.cols - c);
+      const CodedColumns weight(linears_[l].weight, col + c, cols, RowScales(l));
+      MultiplyCoded(kernels_.multiply_int8, weight, codes, Rows(gradients_[l].dy, row_, rows_),
+                    scratch.codes(), transposed, codes.lanes());
+      StoreTransposed(transposed, codes.lanes(), nullptr, l > 0, Columns(sums, c, cols));
+    }
   }
 
   // sums += drop'(du A), columns [col, col + sums.cols).
@@ -276,12 +345,16 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
   // A group's features and ranks are known here only as totals. Each linear of the group rounds its
   // own row up to whole panels and a gap, which adds at most PackedStride(1) per linear.
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);
-  Carver shared;
-  const PackedGradient packed(shared, kernels, chunk, features + slack,
-                              rank == 0 ? 0 : rank + slack);
   Carver worker;
   const LinearScratch scratch(worker, kernels, chunk, features, rank);
-  return {shared.bytes(), worker.bytes()};
+  WorkspaceSize size = {0, worker.bytes()};
+  for (const bool coded : {false, kernels.int8_backward}) {
+    Carver shared;
+    const PackedGradient packed(shared, kernels, coded, chunk, features + slack,
+                                rank == 0 ? 0 : rank + slack);
+    size.shared = std::max(size.shared, shared.bytes());
+  }
+  return size;
 }
 
 void LinearBackward(const Machine& machine, const ops::LinearBackward& op) {

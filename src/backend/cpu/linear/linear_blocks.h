@@ -11,6 +11,7 @@
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/gemm/weight_rows.h"
+#include "backend/cpu/int8/coded_operand.h"
 #include "backend/cpu/machine.h"
 #include "base/arena.h"
 
@@ -29,10 +30,12 @@ inline constexpr std::int64_t kWeightRows = 48;
 inline constexpr std::int64_t kForwardDepth = 512;
 inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
 static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
+static_assert(kWeightRows <= CodedRows::kMost && kForwardDepth == kCodedDepth);
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.
 inline constexpr std::int64_t kPairedRows = 256;
+static_assert(kChunk * kCodedStride <= kWeightRows * (kForwardDepth + kRowGap) * 2);
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
 // multiples of 8: of every Kernels::step, because transposed operands are padded to it.
 inline constexpr std::int64_t kGradientRows = 64;
@@ -58,6 +61,8 @@ struct LinearScratch {
     values = carver.Matrix(DType::kF32, kForwardDepth, kChunk);
   }
 
+  // Room for kWeightRows rows of codes, or kChunk: elements have two bytes at least.
+  std::uint8_t* codes() const { return static_cast<std::uint8_t*>(rows.data); }
   float* sums() const { return tile.Row<float>(0); }
   float* floats() const { return values.Row<float>(0); }
 };
@@ -92,6 +97,16 @@ class LinearRun {
   const ConstMatrixView& x_;  // (N, I)
   const Store store_;
 };
+
+// True for a weight that is multiplied in 8 bits.
+inline bool IsCoded(const Kernels& kernels, const WeightView& weight) {
+  return kernels.multiply_int8 != nullptr && int8::HasCodes(weight);
+}
+// The same of each linear of a group.
+inline bool AreCoded(const Kernels& kernels, std::span<const LinearView> linears) {
+  return std::ranges::all_of(
+      linears, [&](const LinearView& linear) { return IsCoded(kernels, linear.weight); });
+}
 
 // Throws if a group has more than kMostLinears linears.
 void CheckGroup(std::span<const LinearView> linears);

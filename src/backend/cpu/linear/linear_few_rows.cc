@@ -25,20 +25,25 @@ struct FewRowsOperands {
   FewRowsOperands(Carver& carver, const Kernels& kernels, std::int64_t count,
                   std::int64_t in_features, std::int64_t rank, bool row_by_row) {
     const DType element = ElementType(kernels);
+    const bool coded = kernels.multiply_int8 != nullptr;
     for (int f = 0; f < kDotFormCount; ++f) {
       const DotForm form = kDotForms[f];
       const std::int64_t most = MostDotRows(kernels, form, row_by_row);
-      // All rows of x meet rows of A, even if they are too many for rows of a weight.
-      const std::int64_t rows = form == DotForm::kRows ? count : std::min(count, most);
+      // All rows of x meet rows of A, even if they are too many for rows of a weight. The other
+      // forms are those of quantized weights.
+      const std::int64_t others = coded ? 0 : std::min(count, most);
+      const std::int64_t rows = form == DotForm::kRows ? count : others;
       x[f] = carver.Matrix(element, rows, PackedElements(form, in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
+    if (coded) codes = CodedPanels(carver, count, in_features);
     if (rank == 0 || !row_by_row) return;
     x_of_ranges = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
   }
 
   MatrixView x[kDotFormCount];
   MatrixView u;            // the rows operand scale u of one range and linear after the other
+  CodedPanels codes;       // of x, for weights in 8 bits
   MatrixView x_of_ranges;  // rows for A, of one range after the other
 };
 
@@ -50,11 +55,20 @@ struct FewRowsScratch {
                kernels.prepacked != nullptr && count >= kernels.prepacked->fewest_repacked_rows) {
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
     panel = carver.Matrix(ElementType(kernels), RoundUp(rank, kernels.step), kernels.panel);
+    if (kernels.multiply_int8 == nullptr) return;
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, kWeightRows));
+    codes = carver.Matrix(DType::kU8, kWeightRows, kCodedStride);
+    tile = carver.Matrix(DType::kF32, kWeightRows, RoundUp(count, kInt8Vector));
   }
 
   DotScratch weight;
   MatrixView sums;   // (rows of x, rows of a weight)
   MatrixView panel;  // (R, lanes) of B
+  // Of a weight in 8 bits: scales and codes of kWeightRows rows, and their sums (kWeightRows, rows
+  // of x).
+  MatrixView scales;
+  MatrixView codes;
+  MatrixView tile;
 };
 
 class FewRowsRun : LinearRun {
@@ -66,6 +80,7 @@ class FewRowsRun : LinearRun {
         row_by_row_(op.order != SumOrder::kFastest) {
     AddLowRankParts(op);
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+      is_coded_[l] = IsCoded(kernels_, linears_[l].weight);
       const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows : kDotWeightRows;
       task_rows_[l] = std::clamp(RoundUp(kTaskWeights / x_.cols, step), step, kMostTaskRows);
     }
@@ -79,6 +94,7 @@ class FewRowsRun : LinearRun {
       x.packed[f] = packed.x[f].Row<std::byte>(0);
       if (Needs(kDotForms[f])) x.Pack(machine_.context, kDotForms[f], x_);
     }
+    PackCoded(packed.codes);
     std::byte* u = packed.u.Row<std::byte>(0);
     for (LowRankPart& part : low_rank_) {
       const MatrixView& of = part.u;
@@ -118,6 +134,16 @@ class FewRowsRun : LinearRun {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) add(l, lora(l), 0, x_.rows);
   }
 
+  void PackCoded(const CodedPanels& codes) {
+    codes_ = codes;
+    if (std::ranges::none_of(is_coded_, std::identity())) return;
+    const auto task = [&](std::int64_t panel, int) {
+      const CodedPanel to = codes[panel];
+      PackCodes(Rows(x_, to.first, to.rows), nullptr, to);
+    };
+    machine_.context.ParallelFor(codes.count(), std::ref(task));
+  }
+
   DotOperand Operand(std::int64_t rows) const {
     return {.kernels = kernels_, .count = rows, .cols = x_.cols, .row_by_row = row_by_row_};
   }
@@ -150,7 +176,7 @@ class FewRowsRun : LinearRun {
   DotForm FormOf(std::int64_t l) const { return Operand(x_.rows).FormOf(linears_[l].weight); }
   bool Needs(DotForm form) const {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      if (FormOf(l) == form) return true;
+      if (!is_coded_[l] && FormOf(l) == form) return true;
     }
     return form == DotForm::kRows && ranges_.size() == 1 && rank_ > 0;
   }
@@ -196,8 +222,12 @@ class FewRowsRun : LinearRun {
                   const FewRowsScratch& scratch) const {
     const LinearView& linear = linears_[l];
     const std::int64_t rows = std::min(task_rows_[l], features(l) - o);
-    DotWeightRows(x, linear.weight, o, rows, scratch.weight, scratch.sums.Row<float>(0),
-                  scratch.sums.stride);
+    if (is_coded_[l]) {
+      CodedOutputs(linear.weight, o, rows, scratch);
+    } else {
+      DotWeightRows(x, linear.weight, o, rows, scratch.weight, scratch.sums.Row<float>(0),
+                    scratch.sums.stride);
+    }
     for (const LowRankPart& part : low_rank_) {
       if (part.linear == l) Add(part, o, rows, scratch);
     }
@@ -207,6 +237,19 @@ class FewRowsRun : LinearRun {
     }
     StoreTile(scratch.sums.Row<float>(0), scratch.sums.stride, store_ == Store::kAdd,
               Block(outputs_[l].y, 0, x.count, o, rows));
+  }
+
+  // The sums of a weight in 8 bits, which come with rows of x as columns.
+  void CodedOutputs(const WeightView& weight, std::int64_t o, std::int64_t rows,
+                    const FewRowsScratch& scratch) const {
+    for (std::int64_t first = 0; first < rows; first += kWeightRows) {
+      const std::int64_t n = std::min(kWeightRows, rows - first);
+      const CodedRows part(weight, o + first, n, scratch.scales.Row<float>(0));
+      MultiplyCoded(kernels_.multiply_int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
+                    scratch.tile.Row<float>(0), scratch.tile.stride);
+      StoreTransposed(scratch.tile.Row<float>(0), scratch.tile.stride, nullptr, false,
+                      Block(scratch.sums, 0, x_.rows, first, n));
+    }
   }
 
   // sums += scale u B^T, with rows of B as lanes; those that fill up the last vector are added to
@@ -233,7 +276,9 @@ class FewRowsRun : LinearRun {
   const std::int64_t rank_;
   const bool row_by_row_;
   std::int64_t task_rows_[kMostLinears];  // rows of each weight per task
-  std::vector<Range> ranges_;             // of rows with one adapter
+  bool is_coded_[kMostLinears] = {};
+  CodedPanels codes_;
+  std::vector<Range> ranges_;  // of rows with one adapter
   std::vector<LowRankPart> low_rank_;
 };
 

@@ -44,31 +44,40 @@ struct LanePanels {
   std::int64_t depth;
 };
 
-// Packed operands of one group over one row chunk.
+// Packed operands of one group over one row chunk; coded: of weights in 8 bits.
 struct ForwardOperands {
-  ForwardOperands(Carver& carver, const Kernels& kernels, std::int64_t rows,
+  ForwardOperands(Carver& carver, const Kernels& kernels, bool coded, std::int64_t rows,
                   std::int64_t in_features, std::int64_t rank) {
     const Lanes lanes{kernels, rows};
     const DType element = ElementType(kernels);
-    x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
+    if (coded) {
+      codes = CodedPanels(carver, rows, in_features);
+    } else {
+      x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
+    }
     u = carver.Matrix(element, lanes.total(), rank + kMostLinears * (kernels.step - 1));
   }
 
   MatrixView x;  // panels of x
+  CodedPanels codes;
   MatrixView u;  // panels of u of every linear, one linear after the other
 };
 
 class ManyRowsRun : LinearRun {
  public:
   ManyRowsRun(const Machine& machine, const ops::Linear& op)
-      : LinearRun(machine, op), outputs_(op.outputs), rank_(LargestRank(op)) {}
+      : LinearRun(machine, op),
+        outputs_(op.outputs),
+        rank_(LargestRank(op)),
+        coded_(AreCoded(machine.kernels, op.linears)) {}
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
       rows_ = std::min(kRowChunk, x_.rows - row_);
       Carver carver(machine_.workspace.shared());
-      const ForwardOperands packed(carver, kernels_, rows_, x_.cols, rank_);
-      x_panels_ = {packed.x.Row<std::byte>(0), x_.cols};
+      const ForwardOperands packed(carver, kernels_, coded_, rows_, x_.cols, rank_);
+      codes_ = packed.codes;
+      if (!coded_) x_panels_ = {packed.x.Row<std::byte>(0), x_.cols};
       std::byte* u = packed.u.Row<std::byte>(0);
       for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
         u_panels_[l] = {u, lora(l).a.rows};
@@ -82,12 +91,21 @@ class ManyRowsRun : LinearRun {
 
  private:
   Lanes lanes() const { return {kernels_, rows_}; }
+  // Between the sums of two rows of a weight.
+  std::int64_t SumStride() const { return coded_ ? codes_.lanes() : lanes().total(); }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return LinearScratch(carver, kernels_, rows_, x_.cols, rank_);
   }
 
   void PackInput() const {
+    if (coded_) {
+      const auto code = [&](std::int64_t panel, int) {
+        const CodedPanel to = codes_[panel];
+        PackCodes(Rows(x_, row_ + to.first, to.rows), nullptr, to);
+      };
+      return machine_.context.ParallelFor(codes_.count(), std::ref(code));
+    }
     const std::int64_t depths = Pieces(x_.cols, kForwardDepth);
     const auto task = [&](std::int64_t index, int) {
       const std::int64_t panel = index / depths;
@@ -117,12 +135,15 @@ class ManyRowsRun : LinearRun {
     const std::int64_t rank = lora(l).a.rows;
     for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
-      const std::byte* x_panel = x_panels_.data + lanes().Offset(panel, x_.cols, k);
+      const std::byte* x_panel = scratch.panel.Row<std::byte>(0);
       if (lora(l).dropout > 0) {
         const MatrixView dropped = MakeView(scratch.floats(), count, depth);
         DropInputs(lora(l), x_, first, k, dropped);
         kernels_.pack_panel_of_rows(dropped, scratch.panel.data, width);
-        x_panel = scratch.panel.Row<std::byte>(0);
+      } else if (coded_) {
+        kernels_.pack_panel_of_rows(Block(x_, first, count, k, depth), scratch.panel.data, width);
+      } else {
+        x_panel = x_panels_.data + lanes().Offset(panel, x_.cols, k);
       }
       for (std::int64_t r = 0; r < rank; r += kWeightRows) {
         const std::int64_t rows = std::min(kWeightRows, rank - r);
@@ -155,8 +176,14 @@ class ManyRowsRun : LinearRun {
   void OutputBlock(std::int64_t l, std::int64_t o, const LinearScratch& scratch) const {
     const LinearView& linear = linears_[l];
     const std::int64_t rows = std::min(kWeightRows, features(l) - o);
-    const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
-    MultiplyWeight(weight, rows, scratch);
+    if (coded_) {
+      const CodedRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
+      MultiplyCoded(kernels_.multiply_int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
+                    scratch.sums(), SumStride());
+    } else {
+      const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
+      MultiplyWeight(weight, rows, scratch);
+    }
     for (std::int64_t r = 0; r < lora(l).a.rows; r += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, lora(l).a.rows - r);
       kernels_.pack_rows(Block(lora(l).b, o, rows, r, depth), lora(l).scale, scratch.rows.data,
@@ -164,7 +191,7 @@ class ManyRowsRun : LinearRun {
       MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, true);
     }
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.Row<float>(0) + o;
-    StoreTransposed(scratch.sums(), lanes().total(), bias, store_ == Store::kAdd,
+    StoreTransposed(scratch.sums(), SumStride(), bias, store_ == Store::kAdd,
                     Block(outputs_[l].y, row_, rows_, o, rows));
   }
 
@@ -213,7 +240,7 @@ class ManyRowsRun : LinearRun {
                          .a_stride = scratch.rows.stride,
                          .panel = panel_at(p, k.first),
                          .c = scratch.sums() + lanes().first(p),
-                         .c_stride = lanes().total(),
+                         .c_stride = SumStride(),
                          .add = add,
                          .fetch = panel_at(next, next_k),
                          .fetch_lines = next_bytes / kCacheLine,
@@ -223,10 +250,12 @@ class ManyRowsRun : LinearRun {
 
   const std::span<const LinearOutput> outputs_;
   const std::int64_t rank_;
+  const bool coded_;
   // The current row chunk.
   std::int64_t row_ = 0;
   std::int64_t rows_ = 0;
   LanePanels x_panels_ = {};
+  CodedPanels codes_ = {};
   LanePanels u_panels_[kMostLinears] = {};
 };
 
@@ -235,11 +264,16 @@ class ManyRowsRun : LinearRun {
 WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank) {
   const std::int64_t chunk = std::min(rows, kRowChunk);
-  Carver shared;
-  const ForwardOperands packed(shared, kernels, chunk, features, rank);
   Carver worker;
   const LinearScratch scratch(worker, kernels, chunk, features, rank);
-  return {shared.bytes(), worker.bytes()};
+  Carver shared;
+  const ForwardOperands packed(shared, kernels, false, chunk, features, rank);
+  const WorkspaceSize size = {shared.bytes(), worker.bytes()};
+  if (kernels.multiply_int8 == nullptr) return size;
+  // Dense weights need the other operands, too, at another time.
+  Carver coded;
+  const ForwardOperands codes(coded, kernels, true, chunk, features, rank);
+  return Max(size, {coded.bytes(), worker.bytes()});
 }
 
 void ForwardManyRows(const Machine& machine, const ops::Linear& op) {

@@ -1,0 +1,265 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/int8/coded_operand.cc"
+#include <hwy/foreach_target.h>
+// Included after foreach_target.
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "backend/cpu/gemm/weight_rows.h"
+#include "backend/cpu/int8/coded_chunks.h"
+#include "backend/cpu/int8/coded_operand.h"
+#include "backend/cpu/lanes-inl.h"
+#include "quant/layout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+
+// sums(r, lane) = fma(x[lane], w[r], sums(r, lane)) where `lanes` has the bit of the lane.
+void AddColumn(const float* w, std::int64_t rows, const float* x, std::uint32_t lanes,
+               std::int64_t width, float* sums, std::int64_t stride) {
+  if constexpr (HWY_TARGET == HWY_SCALAR) {  // without a fused operation in Highway
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        float& sum = sums[r * stride + i];
+        if ((lanes >> i & 1) != 0) sum = std::fma(x[i], w[r], sum);
+      }
+    }
+  } else {
+    const FloatTag d;
+    float chosen[kInt8Lanes];
+    for (std::int64_t i = 0; i < width; ++i) chosen[i] = static_cast<float>(lanes >> i & 1);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float* row = sums + r * stride;
+      for (std::int64_t i = 0; i < width; i += kLanes) {
+        const auto before = hn::LoadU(d, row + i);
+        const auto after = hn::MulAdd(hn::LoadU(d, x + i), hn::Set(d, w[r]), before);
+        const auto has = hn::Ne(hn::LoadU(d, chosen + i), hn::Zero(d));
+        hn::StoreU(hn::IfThenElse(has, after, before), d, row + i);
+      }
+    }
+  }
+}
+
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::cpu {
+
+HWY_EXPORT(AddColumn);
+
+namespace {
+
+float ValueAt(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
+  return m.dtype == DType::kBF16 ? ToFloat(m.Row<BFloat16>(row)[col]) : m.Row<float>(row)[col];
+}
+
+// Rows ahead of those that are coded, whose values are fetched: a processor does not foresee steps
+// as wide as a row.
+constexpr std::int64_t kRowsAhead = 8;
+constexpr std::int64_t kColumnsAhead = 32;
+
+void Fetch(const QuantizedView& q, std::int64_t first, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 2 * kCacheLine) {
+    hwy::Prefetch(q.packed + (first + i) / 2);
+  }
+}
+
+// Codes of any weight, one by one.
+void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
+               std::int64_t col, std::int64_t cols, std::uint8_t* out) {
+  std::int8_t codes[kCodedDepth];
+  int8::CodeRow(weight, row, scale, col, cols, codes);
+  for (std::int64_t i = 0; i < cols; ++i)
+    out[i] = static_cast<std::uint8_t>(codes[i] + kCodeOffset);
+}
+
+// The sums of an operand with all panels, which are next to one another.
+struct CodedSums {
+  const CodedOperand& operand;
+  const CodedPanels& panels;
+  const ConstMatrixView& values;
+  float* sums;
+  std::int64_t stride;
+
+  // sums += w x, for the lanes of a panel.
+  void Add(const CodedPanel& panel, std::int64_t k, std::int64_t row, std::span<const float> w,
+           std::uint32_t lanes) const {
+    float x[kInt8Lanes] = {};
+    for (std::int64_t i = 0; i < panel.rows; ++i) {
+      if ((lanes >> i & 1) != 0) x[i] = ValueAt(values, panel.first + i, k);
+    }
+    HWY_DYNAMIC_DISPATCH(AddColumn)
+    (w.data(), std::ssize(w), x, lanes, panel.width, sums + row * stride + panel.first, stride);
+  }
+
+  // Column by column, of which the values serve all panels.
+  void AddSpikes() const {
+    std::vector<std::int32_t> next(panels.count());
+    std::vector<float> column(operand.rows());
+    while (true) {
+      std::int32_t k = std::numeric_limits<std::int32_t>::max();
+      for (std::int64_t p = 0; p < panels.count(); ++p) {
+        if (next[p] < *panels[p].spike_count) k = std::min(k, panels[p].spikes[next[p]].column);
+      }
+      if (k == std::numeric_limits<std::int32_t>::max()) return;
+      operand.Values(k, column.data());
+      for (std::int64_t p = 0; p < panels.count(); ++p) {
+        const CodedPanel panel = panels[p];
+        if (next[p] == *panel.spike_count || panel.spikes[next[p]].column != k) continue;
+        Add(panel, k, 0, column, panel.spikes[next[p]++].lanes);
+      }
+    }
+  }
+
+  // Of lanes that have no spike there.
+  void AddExcess() const {
+    operand.ForEachExcess([this](std::int64_t k, std::int64_t row, float excess) {
+      for (std::int64_t p = 0; p < panels.count(); ++p) {
+        const CodedPanel panel = panels[p];
+        const std::span<const SpikeColumn> spikes(panel.spikes, *panel.spike_count);
+        const auto spike = std::ranges::lower_bound(spikes, k, {}, &SpikeColumn::column);
+        const bool has = spike != spikes.end() && spike->column == k;
+        const std::uint32_t all = ~std::uint32_t{0} >> (kInt8Lanes - panel.rows);
+        Add(panel, k, row, {&excess, 1}, has ? all & ~spike->lanes : all);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
+    : weight_(weight), row_(row), rows_(rows), scales_(scales) {
+  // Kept for the codes of whole chunks alone; a row of smaller blocks may have more than there is
+  // room for.
+  const std::int64_t count = int8::MostRowBlocks(weight);
+  std::vector<float> others(IsChunked(weight) ? 0 : count);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    row_scales_[r] =
+        int8::ScaleOfRow(weight, row + r, others.empty() ? scales + r * count : others.data());
+    factors_[r] = row_scales_[r].codes.scale;
+  }
+}
+
+void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const {
+  const QuantizedView& q = weight_.quantized;
+  const bool chunked = IsChunked(weight_);
+  for (std::int64_t r = 0; r < rows_; ++r, out += kCodedStride) {
+    const std::int64_t row = row_ + r;
+    const int8::CodeScale& scale = row_scales_[r].codes;
+    // Codes meet zeros of a panel behind the last column.
+    std::fill(out + depth, out + RoundUp(depth, kInt8Step), kCodeOffset);
+    if (!chunked || scale.inverse == 0) {
+      CodePlain(weight_, row, scale, first, depth, out);
+      continue;
+    }
+    const std::int64_t begin = row * q.cols;
+    const std::int64_t per_block = q.block_size / kChunk;
+    if (r + kRowsAhead < rows_) Fetch(q, begin + kRowsAhead * q.cols + first, depth);
+    CodeChunks({.packed = q.packed + (begin + first) / 2,
+                .chunks = depth / kChunk,
+                .code = q.code,
+                .scales = scales_ + r * int8::MostRowBlocks(weight_),
+                .chunk = (begin + first) / kChunk - BlockOfIndex(q, begin) * per_block,
+                .per_block = per_block,
+                .inverse = scale.inverse},
+               out);
+  }
+}
+
+void CodedRows::Values(std::int64_t k, float* out) const {
+  for (std::int64_t r = 0; r < rows_; ++r) ReadRow(weight_, row_ + r, k, 1, out + r);
+}
+
+void CodedRows::ForEachExcess(const Add& add) const {
+  float excess[kCodedDepth];
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    if (!row_scales_[r].clamps) continue;
+    for (std::int64_t first = 0; first < k(); first += kCodedDepth) {
+      const std::int64_t count = std::min(kCodedDepth, k() - first);
+      int8::ExcessOfRow(weight_, row_ + r, row_scales_[r].codes, first, count, excess);
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (excess[i] != 0) add(first + i, r, excess[i]);
+      }
+    }
+  }
+}
+
+void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const {
+  const QuantizedView& q = weight_.quantized;
+  const bool chunked = IsChunked(weight_);
+  alignas(64) std::uint8_t rows[kTransposedRows * kChunk];
+  static_assert(kMost == kChunk && kCodedDepth + kTransposedRows <= kCodedStride);
+  // Codes behind the last row meet zeros of a panel.
+  std::fill(std::begin(rows), std::end(rows), kCodeOffset);
+  for (std::int64_t r = 0; r < depth; ++r) {
+    const std::int64_t row = first + r;
+    const int8::CodeScale& scale = row_scales_[row].codes;
+    std::uint8_t* to = rows + r % kTransposedRows * kChunk;
+    if (chunked && scale.inverse != 0) {
+      const std::int64_t begin = row * q.cols + col_;
+      if (row + kColumnsAhead < q.rows) Fetch(q, begin + kColumnsAhead * q.cols, kChunk);
+      float block_scale;
+      LoadScales(q, BlockOfIndex(q, begin), 1, &block_scale);
+      CodeChunks({.packed = q.packed + begin / 2,
+                  .chunks = 1,
+                  .code = q.code,
+                  .scales = &block_scale,
+                  .chunk = 0,
+                  .per_block = 1,
+                  .inverse = scale.inverse},
+                 to);
+    } else {
+      CodePlain(weight_, row, scale, col_, cols_, to);
+    }
+    if (r % kTransposedRows == kTransposedRows - 1 || r == depth - 1) {
+      TransposeCodes(rows, cols_, out + r / kTransposedRows * kTransposedRows, kCodedStride);
+    }
+  }
+}
+
+void CodedColumns::ForEachExcess(const Add& add) const {
+  float excess[kMost];
+  for (std::int64_t k = 0; k < weight_.rows(); ++k) {
+    if (!row_scales_[k].clamps) continue;
+    int8::ExcessOfRow(weight_, k, row_scales_[k].codes, col_, cols_, excess);
+    for (std::int64_t i = 0; i < cols_; ++i) {
+      if (excess[i] != 0) add(k, i, excess[i]);
+    }
+  }
+}
+
+void MultiplyCoded(Int8Multiply multiply, const CodedOperand& operand, const CodedPanels& panels,
+                   const ConstMatrixView& values, std::uint8_t* room, float* sums,
+                   std::int64_t stride) {
+  for (std::int64_t k = 0; k < operand.k(); k += kCodedDepth) {
+    const std::int64_t depth = std::min(kCodedDepth, operand.k() - k);
+    operand.Pack(k, depth, room);
+    for (std::int64_t p = 0; p < panels.count(); ++p) {
+      const CodedPanel panel = panels[p];
+      const std::int64_t group = k / int8::kGroup * panel.width;
+      multiply({.rows = operand.rows(),
+                .k = depth,
+                .width = panel.width,
+                .a = room,
+                .a_stride = kCodedStride,
+                .panel = panel.codes + k * panel.width,
+                .scales = panel.scales + group,
+                .starts = panel.starts + group,
+                .c = sums + panel.first,
+                .c_stride = stride,
+                .add = k > 0,
+                .factors = k + depth == operand.k() ? operand.factors() : nullptr});
+    }
+  }
+  const CodedSums all = {operand, panels, values, sums, stride};
+  all.AddSpikes();
+  all.AddExcess();
+}
+
+}  // namespace qlora::cpu
+#endif  // HWY_ONCE

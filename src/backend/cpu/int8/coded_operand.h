@@ -1,0 +1,94 @@
+// Rows or columns of a quantized weight as the rows of Int8Product, and their product with panels.
+#ifndef QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_
+#define QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "backend/cpu/int8/coded_panels.h"
+#include "backend/cpu/int8/int8_product.h"
+#include "backend/int8/codes.h"
+
+namespace qlora::cpu {
+
+// Values of k that are coded between two visits of the sums.
+inline constexpr std::int64_t kCodedDepth = 4 * int8::kGroup;
+// Bytes between rows of codes, so that rows do not compete for the same cache set.
+inline constexpr std::int64_t kCodedStride = kCodedDepth + 64;
+
+class CodedOperand {
+ public:
+  virtual ~CodedOperand() = default;
+  virtual std::int64_t rows() const = 0;
+  virtual std::int64_t k() const = 0;
+  // Writes the codes + 128 of values [first, first + depth) of k, (rows, depth rounded up to
+  // kInt8Step), rows kCodedStride apart. first: a multiple of kCodedDepth.
+  virtual void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const = 0;
+  // (rows), or null: what sums are multiplied by.
+  virtual const float* factors() const = 0;
+  // out (rows): the values that value `k` of each row has in float32.
+  virtual void Values(std::int64_t k, float* out) const = 0;
+  // Calls add(k, row, excess) for all codes that were clamped; those of a row in ascending order.
+  using Add = std::function<void(std::int64_t, std::int64_t, float)>;
+  virtual void ForEachExcess(const Add& add) const = 0;
+};
+
+// Rows [row, row + rows) of a weight; k are its columns. At most kMost rows.
+class CodedRows final : public CodedOperand {
+ public:
+  static constexpr std::int64_t kMost = 48;
+
+  // scales: room for WeightRows::ScaleCount floats.
+  CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
+
+  std::int64_t rows() const override { return rows_; }
+  std::int64_t k() const override { return weight_.cols(); }
+  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const override;
+  const float* factors() const override { return factors_; }
+  void Values(std::int64_t k, float* out) const override;
+  void ForEachExcess(const Add& add) const override;
+
+ private:
+  const WeightView& weight_;
+  const std::int64_t row_;
+  const std::int64_t rows_;
+  const float* scales_;
+  int8::RowScale row_scales_[kMost];
+  float factors_[kMost];
+};
+
+// Columns [col, col + cols) of a weight, at most kMost; k are its rows. Their scales lie along k:
+// activations take them over before they are coded.
+class CodedColumns final : public CodedOperand {
+ public:
+  static constexpr std::int64_t kMost = 64;
+
+  // row_scales: of all rows.
+  CodedColumns(const WeightView& weight, std::int64_t col, std::int64_t cols,
+               const int8::RowScale* row_scales)
+      : weight_(weight), col_(col), cols_(cols), row_scales_(row_scales) {}
+
+  std::int64_t rows() const override { return cols_; }
+  std::int64_t k() const override { return weight_.rows(); }
+  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const override;
+  const float* factors() const override { return nullptr; }
+  void Values(std::int64_t k, float* out) const override { ReadRow(weight_, k, col_, cols_, out); }
+  void ForEachExcess(const Add& add) const override;
+
+ private:
+  const WeightView& weight_;
+  const std::int64_t col_;
+  const std::int64_t cols_;
+  const int8::RowScale* row_scales_;
+};
+
+// sums(operand.rows, lanes of all panels) = the product of an operand with rows of activations.
+// values: those rows in float32 or bfloat16, for spikes. room: kCodedStride bytes for each row.
+void MultiplyCoded(Int8Multiply multiply, const CodedOperand& operand, const CodedPanels& panels,
+                   const ConstMatrixView& values, std::uint8_t* room, float* sums,
+                   std::int64_t stride);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_

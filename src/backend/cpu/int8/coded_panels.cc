@@ -1,0 +1,163 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/int8/coded_panels.cc"
+#include <hwy/foreach_target.h>
+// Included after foreach_target.
+#include <cstring>
+
+#include "backend/cpu/int8/coded_panels.h"
+#include "backend/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+namespace {
+
+// Values of a group, up to whole vectors with zeros behind them.
+struct GroupValues {
+  std::int64_t count;
+  HWY_ALIGN float values[int8::kGroup];
+  HWY_ALIGN std::int8_t codes[int8::kGroup];
+
+  std::int64_t padded() const { return RoundUp(count, std::max<std::int64_t>(kLanes, kInt8Step)); }
+};
+
+void LoadGroup(const ConstRow& x, const float* factors, std::int64_t first, GroupValues& group) {
+  std::fill(group.values + group.count, group.values + group.padded(), 0.0f);
+  ForEachVector(group.count, [&](auto d, std::int64_t i) HWY_ATTR {
+    auto value = x.Load(d, first + i);
+    if (factors != nullptr) value = hn::Mul(value, hn::LoadU(d, factors + first + i));
+    hn::StoreU(value, d, group.values + i);
+  });
+}
+
+float LargestMagnitude(const GroupValues& group) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> d32;
+  // Below 2^31, the order of whole numbers is that of numbers without a sign.
+  const hn::RebindToSigned<FloatTag> i32;
+  auto largest = hn::Zero(i32);
+  for (std::int64_t i = 0; i < group.padded(); i += kLanes) {
+    const auto bits = hn::BitCast(d32, hn::Load(d, group.values + i));
+    largest = hn::Max(largest, hn::BitCast(i32, hn::And(bits, hn::Set(d32, 0x7fffffff))));
+  }
+  const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(i32, largest));
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// As int8::CodeGroup, which codes groups with spikes. Whole numbers are exact in float32.
+float CodeValues(GroupValues& group, int8::Spikes& spikes) {
+  const FloatTag d;
+  const hn::Rebind<std::int8_t, FloatTag> d8;
+  const int8::CodeScale scale = int8::ScaleOfLargest(LargestMagnitude(group));
+  spikes.count = 0;
+  if (scale.inverse == 0) {
+    std::memset(group.codes, 0, sizeof(group.codes));
+    return scale.scale;
+  }
+  const auto inverse = hn::Set(d, scale.inverse);
+  const auto one = hn::Set(d, 1.0f);
+  auto far = hn::Zero(d);
+  auto squares = hn::Zero(d);
+  for (std::int64_t i = 0; i < group.padded(); i += kLanes) {
+    const auto code = hn::NearestInt(hn::Mul(hn::Load(d, group.values + i), inverse));
+    hn::StoreU(hn::DemoteTo(d8, code), d8, group.codes + i);
+    const auto value = hn::ConvertTo(d, code);
+    const auto is_far = hn::Ge(hn::Abs(value), hn::Set(d, float{int8::kSpikeCode}));
+    far = hn::Add(far, hn::IfThenElseZero(is_far, one));
+    squares = hn::Add(squares, hn::IfThenZeroElse(is_far, hn::Mul(value, value)));
+  }
+  const float far_count = hn::GetLane(hn::SumOfLanes(d, far));
+  const float sum = hn::GetLane(hn::SumOfLanes(d, squares));
+  if (!int8::HasSpikes(group.count, static_cast<int>(far_count), static_cast<int>(sum))) {
+    return scale.scale;
+  }
+  return int8::CodeGroup({group.values, static_cast<std::size_t>(group.count)}, group.codes,
+                         spikes);
+}
+
+std::int32_t SumOfCodes(const GroupValues& group) {
+  std::int32_t sum = 0;
+  for (std::int64_t i = 0; i < group.count; ++i) sum += group.codes[i];
+  return sum;
+}
+
+void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
+  std::int32_t spike_count = 0;
+  for (std::int64_t first = 0; first < x.cols; first += int8::kGroup) {
+    GroupValues group;
+    group.count = std::min(int8::kGroup, x.cols - first);
+    const std::int64_t quads = Pieces(group.count, kInt8Step);
+    const std::int64_t at = first / int8::kGroup * panel.width;
+    std::uint32_t lanes_of[int8::kGroup] = {};
+    bool has_spikes = false;
+    for (std::int64_t lane = 0; lane < panel.width; ++lane) {
+      std::int8_t* to = panel.codes + first * panel.width + lane * kInt8Step;
+      if (lane >= panel.rows) {  // nobody reads its sums
+        for (std::int64_t i = 0; i < quads; ++i) {
+          std::memset(to + i * panel.width * kInt8Step, 0, kInt8Step);
+        }
+        panel.scales[at + lane] = 0;
+        panel.starts[at + lane] = 0;
+        continue;
+      }
+      LoadGroup(ConstRow(x, lane), factors, first, group);
+      int8::Spikes spikes;
+      panel.scales[at + lane] = CodeValues(group, spikes);
+      // Behind the values, codes of zeros; CodeGroup leaves those of whole vectors as they were.
+      panel.starts[at + lane] = -kCodeOffset * SumOfCodes(group);
+      for (std::int64_t i = 0; i < quads; ++i) {
+        std::memcpy(to + i * panel.width * kInt8Step, group.codes + i * kInt8Step, kInt8Step);
+      }
+      for (int i = 0; i < spikes.count; ++i) lanes_of[spikes.columns[i]] |= 1u << lane;
+      has_spikes = has_spikes || spikes.count > 0;
+    }
+    for (std::int64_t i = 0; has_spikes && i < group.count; ++i) {
+      if (lanes_of[i] == 0) continue;
+      panel.spikes[spike_count++] = {static_cast<std::int32_t>(first + i), lanes_of[i]};
+    }
+  }
+  *panel.spike_count = spike_count;
+}
+
+}  // namespace
+
+void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
+  Pack(x, factors, panel);
+}
+
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::cpu {
+
+CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k) : rows_(rows), k_(k) {
+  codes_ = carver.Matrix(DType::kU8, lanes(), RoundUp(k, kInt8Step));
+  scales_ = carver.Matrix(DType::kF32, lanes(), groups());
+  starts_ = carver.Matrix(DType::kI32, lanes(), groups());
+  spikes_ = carver.Matrix(DType::kU8, count(), k * static_cast<std::int64_t>(sizeof(SpikeColumn)));
+  spike_counts_ = carver.Matrix(DType::kI32, 1, count());
+}
+
+// Panels before this one are full.
+CodedPanel CodedPanels::operator[](std::int64_t panel) const {
+  const std::int64_t first = panel * kInt8Lanes;
+  const std::int64_t rows = std::min(kInt8Lanes, rows_ - first);
+  return {.first = first,
+          .rows = rows,
+          .width = RoundUp(rows, kInt8Vector),
+          .codes = static_cast<std::int8_t*>(codes_.data) + first * codes_.cols,
+          .scales = scales_.Row<float>(first),
+          .starts = starts_.Row<std::int32_t>(first),
+          .spikes = static_cast<SpikeColumn*>(spikes_.data) + panel * k_,
+          .spike_count = spike_counts_.Row<std::int32_t>(0) + panel};
+}
+
+HWY_EXPORT(PackCodesOfTarget);
+void PackCodes(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
+  HWY_DYNAMIC_DISPATCH(PackCodesOfTarget)(x, factors, panel);
+}
+
+}  // namespace qlora::cpu
+#endif  // HWY_ONCE

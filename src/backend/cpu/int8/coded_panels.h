@@ -1,0 +1,64 @@
+// Rows of activations as panels of codes: the lanes of Int8Product.
+#ifndef QLORA_BACKEND_CPU_INT8_CODED_PANELS_H_
+#define QLORA_BACKEND_CPU_INT8_CODED_PANELS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/int8/int8_product.h"
+#include "backend/cpu/views.h"
+#include "backend/int8/codes.h"
+#include "base/arena.h"
+#include "qlora/tensor.h"
+
+namespace qlora::cpu {
+
+// A column that some lanes of a panel keep in float32.
+struct SpikeColumn {
+  std::int32_t column;
+  std::uint32_t lanes;  // bit i: lane i
+};
+
+// At most kInt8Lanes rows.
+struct CodedPanel {
+  std::int64_t first;  // row
+  std::int64_t rows;
+  std::int64_t width;
+  std::int8_t* codes;    // (k / kInt8Step, width, kInt8Step)
+  float* scales;         // (groups, width)
+  std::int32_t* starts;  // (groups, width)
+  SpikeColumn* spikes;   // ascending; room for one of each column
+  std::int32_t* spike_count;
+};
+
+// Room for `rows` rows of `k` columns. A panel is as wide as its rows, rounded up to whole vectors.
+class CodedPanels {
+ public:
+  CodedPanels() = default;
+  CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k);
+
+  std::int64_t count() const { return Pieces(rows_, kInt8Lanes); }
+  // Lanes of all panels.
+  std::int64_t lanes() const { return RoundUp(rows_, kInt8Vector); }
+  CodedPanel operator[](std::int64_t panel) const;
+  std::int64_t k() const { return k_; }
+
+ private:
+  std::int64_t groups() const { return Pieces(k_, int8::kGroup); }
+
+  std::int64_t rows_ = 0;
+  std::int64_t k_ = 0;
+  MatrixView codes_;
+  MatrixView scales_;
+  MatrixView starts_;
+  MatrixView spikes_;
+  MatrixView spike_counts_;
+};
+
+// Codes the rows of x that are those of the panel: x(n, i), times factors[i] unless that is null.
+void PackCodes(const ConstMatrixView& x, const float* factors, const CodedPanel& panel);
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_INT8_CODED_PANELS_H_

@@ -1,0 +1,254 @@
+// Products in 8 bits: every kernel has the bits of the scalar definition, in all shapes, and leaves
+// bias and adapter as they are.
+#include "backend/cpu/int8/int8_product.h"
+#include "backend/test_linear.h"
+#include "machine/simd_target.h"
+
+namespace qlora::testing_util {
+namespace {
+
+class CpuInt8 : public testing::TestWithParam<SimdTarget> {
+ protected:
+  CpuInt8() : context_(2) { SetSimdTarget(GetParam()); }
+
+  std::unique_ptr<Backend> Make(DType operands, FrozenProducts frozen = FrozenProducts::kInt8) {
+    return MakeCpuBackend(context_, {operands, frozen});
+  }
+
+  // The bits of the definition, rounded once to the type of the group.
+  void ExpectDefinition(const LinearCase& c, LinearGroup group) {
+    LinearGroup expected = group.In(DType::kF32);
+    expected.order = SumOrder::kFastest;
+    const auto backend = Make(group.x.dtype());
+    backend->Reserve(LimitsOf(c));
+    const auto reference = MakeReferenceBackend(FrozenProducts::kInt8);
+    expected.Backward(*reference, Store::kSet);
+    group.Backward(*backend, Store::kSet);
+    ExpectEqual(group.dx, Convert(expected.dx, group.dx.dtype()), "dx");
+    expected.Forward(*reference, Store::kSet);
+    for (const SumOrder order : {SumOrder::kFastest, SumOrder::kFew, SumOrder::kMany}) {
+      if (order == SumOrder::kFew && c.rows > kMostFewRows) continue;
+      group.order = order;
+      group.Forward(*backend, Store::kSet);
+      for (std::size_t l = 0; l < c.out.size(); ++l) {
+        ExpectEqual(group.y[l], Convert(expected.y[l], group.y[l].dtype()), "y");
+      }
+    }
+  }
+
+ private:
+  Context context_;
+};
+
+// Multiplies a column of every `step`-th row.
+void ScaleColumn(Matrix& m, std::int64_t column, std::int64_t step, double factor) {
+  for (std::int64_t r = 0; r < m.rows(); r += step) m.Set(r, column, factor * m(r, column));
+}
+
+LinearCase Case(std::int64_t rows, std::int64_t in, std::vector<std::int64_t> out,
+                WeightKind kind) {
+  LinearCase c = {"case", rows, in, std::move(out), kind};
+  c.order = SumOrder::kFew;  // of the workspace: any
+  return c;
+}
+
+// All that this machine has, whichever is chosen.
+TEST_P(CpuInt8, KernelsComputeTheSameBits) {
+  Random random(8);
+  for (const std::int64_t k : {4, 128, 130, 384, 512}) {
+    for (const std::int64_t rows : {1, 5, 6, 13, 48}) {
+      for (const std::int64_t width : {cpu::kInt8Vector, cpu::kInt8Lanes}) {
+        const std::int64_t stride = k + 8;
+        const std::int64_t groups = (k + 127) / 128;
+        std::vector<std::uint8_t> a(rows * stride);
+        for (std::uint8_t& byte : a) byte = static_cast<std::uint8_t>(1 + random.Below(255));
+        std::vector<std::int8_t> panel((k + 3) / 4 * 4 * width);
+        std::vector<std::int32_t> starts(groups * width);
+        for (std::int64_t i = 0; i < k; ++i) {
+          for (std::int64_t lane = 0; lane < width; ++lane) {
+            const auto code = static_cast<std::int8_t>(random.Below(255) - 127);
+            panel[(i / 4 * width + lane) * 4 + i % 4] = code;
+            starts[i / 128 * width + lane] -= 128 * code;
+          }
+        }
+        const auto normals = [&](std::int64_t count) {
+          std::vector<float> values(count);
+          for (float& value : values) value = static_cast<float>(random.Normal());
+          return values;
+        };
+        const std::vector<float> scales = normals(groups * width);
+        const std::vector<float> factors = normals(rows);
+        const std::vector<float> before = normals(rows * width);
+        for (const bool more : {false, true}) {
+          cpu::Int8Product product = {.rows = rows,
+                                      .k = k,
+                                      .width = width,
+                                      .a = a.data(),
+                                      .a_stride = stride,
+                                      .panel = panel.data(),
+                                      .scales = scales.data(),
+                                      .starts = starts.data(),
+                                      .c_stride = width,
+                                      .add = more,
+                                      .factors = more ? factors.data() : nullptr};
+          const auto run = [&](cpu::Int8Multiply multiply) {
+            std::vector<float> c = before;
+            product.c = c.data();
+            multiply(product);
+            return c;
+          };
+          const std::vector<float> expected = run(cpu::MultiplyInt8AsFloats);
+          for (const cpu::Int8Multiply fast : {cpu::VnniMultiply(), cpu::AvxVnniMultiply()}) {
+            if (fast == nullptr) continue;
+            EXPECT_EQ(run(fast), expected) << k << ' ' << rows << ' ' << width;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuInt8, EqualsTheDefinitionInAllShapes) {
+  // Rows of x: one, about the vectors and panels of lanes, several panels. Columns: less than a
+  // group, chunks that begin within blocks, rows that begin within blocks and bytes, tails of a
+  // group and of a step.
+  std::uint64_t seed = 1;
+  for (const std::int64_t rows : {1, 3, 15, 16, 17, 31, 33, 48, 49, 96, 150}) {
+    for (const std::int64_t in : {64, 172, 201, 320, 576}) {
+      const LinearCase c = Case(rows, in, {7, 131}, WeightKind::kNf4);
+      SCOPED_TRACE(fmt::format("{} rows, {} columns", rows, in));
+      ExpectDefinition(c, MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, seed++));
+    }
+  }
+}
+
+TEST_P(CpuInt8, EqualsTheDefinitionForAllFormats) {
+  for (const WeightKind kind :
+       {WeightKind::kNf4, WeightKind::kNf4DoubleBnb, WeightKind::kNf4DoubleBnb100,
+        WeightKind::kNf4Block128, WeightKind::kQ4_0, WeightKind::kIq4Nl, WeightKind::kQ8_0,
+        WeightKind::kMxfp4, WeightKind::kQ4_K, WeightKind::kQ6_K}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::int64_t rows : {5, 70}) {
+        const LinearCase c = Case(rows, 1280, {130, 40}, kind);
+        SCOPED_TRACE(fmt::format("{} {} {}", static_cast<int>(kind), NameOf(type), rows));
+        ExpectDefinition(c, MakeLinearGroup(c, {type, DType::kF32}, DType::kF64, 3));
+      }
+    }
+  }
+}
+
+// Columns that some rows or all of them keep in float32; several in one group; weights that are
+// clamped, beside them and apart.
+TEST_P(CpuInt8, EqualsTheDefinitionBesideOutliers) {
+  for (const std::int64_t rows : {2, 40, 97}) {
+    for (const std::int64_t in : {1280, 1300}) {
+      const LinearCase c = Case(rows, in, {140, 150}, WeightKind::kNf4);
+      SCOPED_TRACE(fmt::format("{} rows, {} columns", rows, in));
+      LinearGroup group = MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, 4);
+      ScaleColumn(group.x, 5, 1, 1000);
+      ScaleColumn(group.x, 9, 3, -700);
+      ScaleColumn(group.x, 700, 2, 400);
+      ScaleColumn(group.x, in - 1, 1, 2000);
+      for (Matrix& dy : group.dy) {
+        ScaleColumn(dy, 3, 1, 500);
+        ScaleColumn(dy, 130, 2, 3000);
+      }
+      for (const std::int64_t row : {0, 3, 77, 139}) {
+        group.weights[0].ScaleBlock(row * in / 64 + 2, 70);
+        group.weights[1].ScaleBlock(row * in / 64 + 11, -90);
+      }
+      // One block of a row of zeros: nothing is left out where nothing else remains.
+      for (std::int64_t block = 0; block < in / 64; ++block) {
+        if (block != 6) group.weights[0].ScaleBlock(20 * in / 64 + block, 0);
+      }
+      group.x.Set(1, 40, std::numeric_limits<double>::min() / 4);
+      ExpectDefinition(c, group);
+    }
+  }
+}
+
+// The adapter, the bias and what was there before, of the same operands as without 8 bits.
+TEST_P(CpuInt8, AddsBiasAndAdapterToTheProduct) {
+  for (const Store store : {Store::kSet, Store::kAdd}) {
+    for (const std::int64_t rows : {4, 180}) {
+      LinearCase c = Case(rows, 320, {96, 50}, WeightKind::kNf4DoubleBnb);
+      c.rank = 6;
+      c.bias = true;
+      c.dropout = 0.25f;
+      c.store = store;
+      LinearGroup group = MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, 5);
+      group.order = SumOrder::kFastest;
+      LinearGroup expected = group;
+      LinearGroup magnitude = group.In(DType::kF64);
+      for (std::size_t l = 0; l < c.out.size(); ++l) {
+        magnitude.weights[l] = TestWeight(Abs(group.weights[l].Values()));
+      }
+      magnitude.ForEach([](Matrix& m) { m = Abs(m); });
+      const auto backend = Make(DType::kF32);
+      backend->Reserve(LimitsOf(c));
+      const auto reference = MakeReferenceBackend(FrozenProducts::kInt8);
+      const auto magnitudes = MakeReferenceBackend();
+      // Of both sides; a code that is rounded up is less than twice as large.
+      const double g = 4 * Gamma(rows + 320 + 160, UnitRoundoff(DType::kF32));
+      group.Backward(*backend, store);
+      expected.Backward(*reference, store);
+      magnitude.Backward(*magnitudes, store);
+      ExpectWithin(group.dx, expected.dx, Scaled(g, magnitude.dx), "dx");
+      for (std::size_t l = 0; l < c.out.size(); ++l) {
+        ExpectWithin(group.da[l], expected.da[l], Scaled(g, magnitude.da[l]), "da");
+        ExpectWithin(group.db[l], expected.db[l], Scaled(g, magnitude.db[l]), "db");
+      }
+      group.Forward(*backend, store);
+      expected.Forward(*reference, store);
+      magnitude.Forward(*magnitudes, store);
+      for (std::size_t l = 0; l < c.out.size(); ++l) {
+        ExpectWithin(group.u[l], expected.u[l], Scaled(g, magnitude.u[l]), "u");
+        ExpectWithin(group.y[l], expected.y[l], Scaled(g, magnitude.y[l]), "y");
+      }
+    }
+  }
+}
+
+// Dense weights are multiplied as without 8 bits, also in a group with quantized ones; so is dx
+// where only the forward pass is in 8 bits.
+TEST_P(CpuInt8, LeavesOtherProductsAsTheyAre) {
+  const LinearCase c = Case(70, 320, {64, 80}, WeightKind::kNf4);
+  LinearGroup group = MakeLinearGroup(c, {DType::kBF16, DType::kF32}, DType::kBF16, 6);
+  const LinearCase other = Case(70, 320, {64, 80}, WeightKind::kBF16);
+  group.weights[1] =
+      MakeLinearGroup(other, {DType::kBF16, DType::kF32}, DType::kBF16, 7).weights[1];
+  group.order = SumOrder::kFastest;
+  LinearGroup plain = group;
+  const auto coded = Make(DType::kBF16, FrozenProducts::kInt8Forward);
+  const auto floats = Make(DType::kBF16, FrozenProducts::kFloat);
+  coded->Reserve(LimitsOf(c));
+  floats->Reserve(LimitsOf(c));
+  group.Backward(*coded, Store::kSet);
+  plain.Backward(*floats, Store::kSet);
+  ExpectEqual(group.dx, plain.dx, "dx");
+  group.order = plain.order = SumOrder::kMany;
+  group.Forward(*coded, Store::kSet);
+  plain.Forward(*floats, Store::kSet);
+  ExpectEqual(group.y[1], plain.y[1], "y of a dense weight");
+}
+
+TEST_P(CpuInt8, NeedsNoMoreWorkspaceThanBfloat16) {
+  for (const std::int64_t rows : {64, 512, 4096}) {
+    const BackendLimits limits = {.rows = rows,
+                                  .features = 11264,
+                                  .vocab_rows = 64,
+                                  .vocab = 32000,
+                                  .lora_rank = 64,
+                                  .gradient_rows = rows};
+    EXPECT_LE(Make(DType::kBF16)->WorkspaceBytes(limits),
+              Make(DType::kBF16, FrozenProducts::kFloat)->WorkspaceBytes(limits))
+        << rows;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CpuInt8,
+                         testing::ValuesIn(SimdTargets().begin(), SimdTargets().end()),
+                         [](const auto& target) { return NameOf(target.param); });
+
+}  // namespace
+}  // namespace qlora::testing_util
