@@ -130,7 +130,7 @@ class ResponseAnswer final : public PartedAnswer {
         {"output_tokens", end.new_tokens},
         {"output_tokens_details", {{"reasoning_tokens", std::min(thought_tokens, end.new_tokens)}}},
         {"total_tokens", end.prompt_tokens + end.new_tokens}};
-    Leave(std::string("response.") + status);
+    LeaveWith(std::string("response.") + status);
   }
 
   void Fail(const ApiError& error) override {
@@ -140,11 +140,11 @@ class ResponseAnswer final : public PartedAnswer {
     }
     response_["status"] = "failed";
     response_["error"] = {{"code", "server_error"}, {"message", error.message}};
-    Leave("response.failed");
+    LeaveWith("response.failed");
   }
 
  private:
-  void Leave(const std::string& event) {
+  void LeaveWith(const std::string& event) {
     if (!streams_) {
       SendJson(*reply(), response_);
       return;
