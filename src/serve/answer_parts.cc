@@ -117,6 +117,7 @@ class AnswerParts::Impl {
   enum class Mode { kBegin, kText, kThought, kCalls, kHeader, kChannelCall };
 
   void AddMarks() {
+    if (!form_->has_marks) return;
     for (const std::string_view idle : form_->idle) text_marks_.push_back({.text = idle});
     for (const ThoughtForm* thought : form_->thoughts) {
       text_marks_.push_back(

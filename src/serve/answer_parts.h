@@ -26,6 +26,12 @@ std::shared_ptr<const AnswerForm> FindAnswerForm(std::string_view template_text)
 bool HasMarks(const AnswerForm& form);
 // True when calls of tools are read from answers of this form.
 bool HasCalls(const AnswerForm& form);
+// True when answers are cut into channels.
+bool HasChannels(const AnswerForm& form);
+// The text that ends a thought which the prompt has begun.
+std::string_view ThoughtEnd(const AnswerForm& form);
+// The form of answers whose text has no marks; that of a thought which the prompt has begun stays.
+std::shared_ptr<const AnswerForm> WithoutMarks(const AnswerForm& form);
 // True when a prompt ends within a thought, which the answer goes on with.
 bool EndsInThought(const AnswerForm& form, std::string_view prompt);
 

@@ -15,6 +15,17 @@
 
 namespace qlora {
 
+struct ByteGrammar;
+class TokenTexts;
+
+// What an answer has to be a text of (structured/). No grammar: any text.
+struct AnswerGrammar {
+  std::shared_ptr<const ByteGrammar> grammar = {};
+  std::shared_ptr<const TokenTexts> texts = {};  // of the model's tokens
+  std::string path = {};                         // of the field that asks for it
+  std::string begins_behind = {};  // the text that ends what stands before: a thought; "": nothing
+};
+
 // What chat completions, completions, responses and messages ask for, once their fields are read.
 struct GenerationRequest {
   std::string model = {};                 // base or an adapter, by name
@@ -26,6 +37,7 @@ struct GenerationRequest {
   double frequency_penalty = 0;
   std::int64_t min_tokens = 0;
   bool ignore_eos = false;
+  AnswerGrammar format = {};
   bool keeps_special_tokens = false;  // their texts are part of the answer: of calls and thoughts
   std::optional<std::int64_t> top_logprobs = {};  // 0 to 20; nothing: no log-probabilities
   bool wants_prompt_logprobs = false;             // of echo; as many beside each as top_logprobs

@@ -254,6 +254,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   if (!NoteOtherTokenizer(base_->dir, folder).empty() ||
       !OtherChatTemplate(base_->dir, folder).empty()) {
     model.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::Load(base_->dir, folder));
+    model.token_texts = std::make_shared<const TokenTextsOnce>();
     if (model.tokenizer->vocab_size() > base_->config.vocab_size) {
       ThrowInvalidInput("{}: its tokenizer has {} tokens, and the base has rows for {}", folder,
                         model.tokenizer->vocab_size(), base_->config.vocab_size);

@@ -14,6 +14,7 @@
 #include "inference/served_prompts.h"
 #include "qlora/model.h"
 #include "serve/answer_parts.h"
+#include "serve/structured/token_texts.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -31,6 +32,7 @@ struct ServedModel {
   std::shared_ptr<const AnswerForm> answers = {};
   // An adapter may bring its own, with other ends or another template.
   std::shared_ptr<const Tokenizer> tokenizer = {};
+  std::shared_ptr<const TokenTextsOnce> token_texts = std::make_shared<const TokenTextsOnce>();
   std::int64_t vocabulary = 0;            // tokens that have logits
   GenerateOptions sampling = {};          // of requests that say nothing of it
   std::optional<std::int64_t> seed = {};  // likewise; nothing: each draws its own

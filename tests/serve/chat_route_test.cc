@@ -130,7 +130,9 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"cache_prompt", {"1", "\"true\""}},
       {"chat_template_kwargs", {"5", "\"x\"", "[]"}},
       {"response_format",
-       {"\"json\"", "{}", "{\"type\": \"json_object\"}", "{\"type\": \"json_schema\"}",
+       {"\"json\"", "{}", "{\"type\": \"json_schema\"}",
+        "{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"x\"}}",
+        "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"pattern\": \"x\"}}}",
         "{\"type\": \"no-such-type\"}"}},
       {"model", {"5", "[]"}},
       {"tools", {"5", "[5]", "[{\"type\": \"web_search\"}]", "[{\"type\": \"function\"}]"}},
@@ -192,6 +194,32 @@ TEST_F(ChatRouteTest, FieldsReachTheService) {
   EXPECT_FALSE(request("cache_prompt", "false").keeps_prompt);
   options.max_new_tokens = 9;
   EXPECT_EQ(request("n", "1").options.max_new_tokens, 9);
+}
+
+TEST_F(ChatRouteTest, AFormHoldsTheAnswer) {
+  const std::string object = R"({"type": "json_object"})";
+  const std::string schema =
+      R"({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}})";
+  for (const std::string& format : {object, schema}) {
+    EXPECT_EQ(With("response_format", format)->response.status, 200);
+    ASSERT_EQ(generation.requests.size(), 1u);
+    const AnswerGrammar& form = generation.requests[0].format;
+    ASSERT_NE(form.grammar, nullptr);
+    EXPECT_NE(form.texts, nullptr);
+    EXPECT_EQ(form.begins_behind, "");
+  }
+  EXPECT_EQ(With("response_format", R"({"type": "text"})")->response.status, 200);
+  EXPECT_EQ(generation.requests.at(0).format.grammar, nullptr);
+  // What would break the form, or be broken by it.
+  const std::string with = "response_format\": " + object + ", \"";
+  EXPECT_EQ(ErrorOf(*With(with + "min_tokens", "3"))["param"], "min_tokens");
+  EXPECT_EQ(ErrorOf(*With(with + "ignore_eos", "true"))["param"], "ignore_eos");
+  const std::string tools = R"([{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(With(with + "tool_choice\": \"none\", \"tools", tools)->response.status, 200);
+  // Its texts are texts, even those that would begin a thought.
+  generation.pieces = {{.text = R"(["<think>", "<tool_call>"])"}};
+  EXPECT_EQ(With("response_format", object)->json()["choices"][0]["message"]["content"],
+            R"(["<think>", "<tool_call>"])");
 }
 
 TEST_F(ChatRouteTest, MessagesThatAreNoneAreRefused) {

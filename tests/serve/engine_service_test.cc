@@ -8,12 +8,14 @@
 #include <future>
 #include <limits>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "prompt/prompt_renderer.h"
 #include "qlora/model.h"
 #include "serve/api_error.h"
 #include "serve/loaded_models.h"
 #include "serve/requests/sampling_fields.h"
+#include "serve/structured/json_schema_grammar.h"
 #include "serve/tiny_model.h"
 
 namespace qlora {
@@ -153,6 +155,27 @@ TEST_F(EngineServiceTest, StopTextsAreCutWithTheirTokens) {
   // All of a text that only might have become a stop text is shown at the end.
   request.stops = {whole.text.substr(whole.text.size() - 2) + "\x01never"};
   EXPECT_EQ(Write(request).text, whole.text);
+}
+
+// Drawn at random from a model that never learned JSON.
+TEST_F(EngineServiceTest, AnswersOfAForm) {
+  const ServedModelPtr model = models_->Find("");
+  const OrderedJson schema = OrderedJson::parse(
+      R"({"type": "array", "items": {"enum": ["a", 1, null]}, "minItems": 1, "maxItems": 3})");
+  for (int seed = 0; seed < 5; ++seed) {
+    GenerationRequest request = Request("a", 50);
+    request.options.do_sample = true;
+    request.options.seed = seed;
+    request.format = {
+        .grammar = std::make_shared<const ByteGrammar>(JsonSchemaGrammar(schema, "schema")),
+        .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary)};
+    const Told told = Write(request);
+    EXPECT_EQ(told.end.reason, StopReason::kEos) << told.end.error;
+    const OrderedJson value = OrderedJson::parse(told.text, nullptr, false);
+    ASSERT_TRUE(value.is_array()) << told.text;
+    EXPECT_GE(value.size(), 1u);
+    EXPECT_LE(value.size(), 3u);
+  }
 }
 
 TEST_F(EngineServiceTest, EndsOfAnAnswer) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "serve/route_test_util.h"
+#include "serve/structured/grammar_reader.h"
 
 namespace qlora {
 namespace {
@@ -235,6 +236,31 @@ TEST_F(ResponsesTest, WhatTheEngineRefusesIsAnErrorEvenOfAStream) {
   }
 }
 
+TEST_F(ResponsesTest, ACallThatMustBeMade) {
+  const OrderedJson by_name = {{"type", "function"}, {"name", "get_weather"}};
+  for (const OrderedJson& choice : {OrderedJson("required"), by_name}) {
+    service_.requests.clear();
+    Ask(kPath, With(kAsk, {{"tools", kTools}, {"tool_choice", choice}}));
+    ASSERT_EQ(service_.requests.size(), 1u) << answer_.body;
+    GrammarReader reader(service_.requests[0].format.grammar);
+    const auto read = [&](std::string_view text) {
+      GrammarReader::Position at = reader.begin();
+      for (const char byte : text) at = reader.Next(at, static_cast<unsigned char>(byte));
+      return at;
+    };
+    const std::string call =
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": "
+        "\"Brno\"}}\n</tool_call>";
+    EXPECT_TRUE(reader.CanEnd(read(call))) << choice;
+    EXPECT_EQ(read("I"), GrammarReader::kNowhere);
+    service_.Answer({call});
+    const OrderedJson output = answer_.json()["output"];
+    ASSERT_EQ(output.size(), 1u) << answer_.body;
+    EXPECT_EQ(output[0]["type"], "function_call");
+    EXPECT_EQ(output[0]["arguments"], R"({"city": "Brno"})");
+  }
+}
+
 TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
   const auto item = [](const OrderedJson& json) {
     return OrderedJson({{"input", OrderedJson::array({json})}});
@@ -263,7 +289,11 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"tools", {{{"type", "web_search"}}}}}, "tools[0].type"},
       {{{"tools", {{{"type", "function"}}}}}, "tools[0].name"},
       {{{"tools", kTools}, {"tool_choice", 5}}, "tool_choice"},
-      {{{"tools", kTools}, {"tool_choice", "required"}}, "tool_choice"},
+      {{{"tools", kTools}, {"tool_choice", "sometimes"}}, "tool_choice"},
+      {{{"tool_choice", "required"}}, "tool_choice"},
+      {{{"tools", kTools}, {"tool_choice", {{"type", "function"}, {"name", "f"}}}}, "tool_choice"},
+      {{{"tools", kTools}, {"text", {{"format", {{"type", "json_object"}}}}}}, "text.format"},
+      {{{"text", {{"format", {{"type", "json_object"}}}}}, {"min_tokens", 3}}, "min_tokens"},
       {{{"instructions", 5}}, "instructions"},
       {{{"previous_response_id", "resp_1"}}, "previous_response_id"},
       {{{"conversation", "conv_1"}}, "conversation"},
@@ -271,7 +301,7 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"background", true}}, "background"},
       {{{"top_logprobs", 3}}, "top_logprobs"},
       {{{"reasoning", {{"effort", 5}}}}, "reasoning.effort"},
-      {{{"text", {{"format", {{"type", "json_schema"}}}}}}, "text.format.type"},
+      {{{"text", {{"format", {{"type", "json_schema"}}}}}}, "text.format.schema"},
   };
   for (const auto& [fields, param] : cases) {
     Ask(kPath, With(kAsk, fields));

@@ -297,6 +297,19 @@ bool HasMarks(const AnswerForm& form) {
 
 bool HasCalls(const AnswerForm& form) { return form.has_channels || !form.calls.empty(); }
 
+bool HasChannels(const AnswerForm& form) { return form.has_channels; }
+
+std::string_view ThoughtEnd(const AnswerForm& form) {
+  return form.thoughts.empty() ? std::string_view() : form.thoughts.front()->end;
+}
+
+std::shared_ptr<const AnswerForm> WithoutMarks(const AnswerForm& form) {
+  AnswerForm plain;
+  plain.thoughts = form.thoughts;
+  plain.has_marks = false;
+  return std::make_shared<const AnswerForm>(std::move(plain));
+}
+
 bool EndsInThought(const AnswerForm& form, std::string_view prompt) {
   const std::string_view text = TrimEnd(prompt);
   const bool thinks = std::ranges::any_of(form.thoughts, [&](const ThoughtForm* thought) {

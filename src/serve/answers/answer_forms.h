@@ -84,6 +84,7 @@ struct AnswerForm {
   std::vector<const ThoughtForm*> thoughts;
   std::vector<std::string_view> idle;
   bool has_channels = false;
+  bool has_marks = true;  // false: nothing in a text is a mark
 };
 
 }  // namespace qlora

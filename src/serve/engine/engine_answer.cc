@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/engine/logit_edits.h"
+#include "serve/structured/grammar_edit.h"
 #include "serve/token_bytes.h"
 
 namespace qlora {
@@ -12,6 +13,9 @@ namespace {
 
 constexpr const char* kDamaged =
     "the model's logits hold a NaN: base or adapter is damaged, or of another model";
+
+constexpr const char* kNoToken =
+    "no token of the model can go on with the form that the request asks for";
 
 }  // namespace
 
@@ -37,15 +41,18 @@ EngineRequest EngineAnswer::TakeRequest() {
                         .top_logprobs = request_.top_logprobs,
                         .wants_prompt_logprobs = request_.wants_prompt_logprobs,
                         .keeps_prompt = request_.keeps_prompt};
-  // The engine would end all answers at logits that are NaN.
-  request.edit = [edit = std::move(edit), fault = fault_](std::span<const std::int32_t> answer,
-                                                          std::span<float> logits) {
+  std::shared_ptr<GrammarEdit> grammar;
+  if (request_.format.grammar) grammar = std::make_shared<GrammarEdit>(request_.format, ends);
+  // The engine would end all answers at logits of which none can be chosen.
+  request.edit = [edit = std::move(edit), grammar, fault = fault_](
+                     std::span<const std::int32_t> answer, std::span<float> logits) {
     if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
       *fault = kDamaged;
-      std::ranges::fill(logits, 0);
-    } else if (edit) {
-      edit(answer, logits);
+    } else {
+      if (edit) edit(answer, logits);
+      if (grammar && !grammar->Apply(answer, logits)) *fault = kNoToken;
     }
+    if (!fault->empty()) std::ranges::fill(logits, 0);
   };
   return request;
 }

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "serve/api_error.h"
+#include "serve/requests/answer_format.h"
 #include "serve/requests/sampling_fields.h"
+#include "serve/requests/tool_choice.h"
 
 namespace qlora {
 namespace {
@@ -86,22 +88,16 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
   const OrderedJson* tools = body.List("tools", 0, 256);
-  const OrderedJson* choice = body.Find("tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto") {
-    body.Refuse("tool_choice", "an answer cannot be forced to call; use \"auto\" or \"none\"");
-  }
-  if (tools == nullptr || tools->empty()) return;
+  const ToolChoice choice = ReadToolChoice(body);
   OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
     const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
     if (tool.NeedText("type") != "function") {
       tool.Refuse("type", "tools of type function are offered to the model, no others");
     }
     list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
   }
-  if (choice != nullptr && *choice == "none") return;
-  request.tools = std::move(list);
-  request.reads_calls = true;
+  OfferTools(std::move(list), choice, request);
 }
 
 // Fields that would change the answer, and are not known here.
@@ -125,17 +121,6 @@ void ReadChatMessages(const RequestFields& body, ConversationRequest& request) {
   }
 }
 
-void CheckResponseFormat(const RequestFields& body) {
-  const std::optional<RequestFields> format = body.Object("response_format");
-  if (!format) return;
-  const std::string type = format->NeedText("type");
-  if (type == "text") return;
-  format->Refuse("type",
-                 fmt::format("'{}' is not offered: an answer cannot be held to a form here; use "
-                             "\"text\"",
-                             type));
-}
-
 ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
                      const ServeOptions& options) {
   ChatRequest request;
@@ -143,7 +128,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadChatMessages(body, request.conversation);
   ReadTools(body, request.conversation);
   RefuseOthers(body);
-  CheckResponseFormat(body);
+  request.conversation.format = ReadAnswerFormat(body, "response_format", *request.model);
   if (const auto variables = body.Object("chat_template_kwargs")) {
     request.conversation.variables = variables->json();
   }
@@ -169,6 +154,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   generation.model = request.model->name;
   generation.prompt = request.prompt.tokens;
   generation.keeps_special_tokens = request.prompt.keeps_special_tokens;
+  HoldToFormat(*request.model, request.conversation, request.prompt, generation);
   return request;
 }
 

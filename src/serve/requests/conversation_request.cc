@@ -45,6 +45,17 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
   return {{"type", "function"}, {"function", std::move(made)}};
 }
 
+void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request) {
+  if (tools.empty()) {
+    if (choice.must_call) RefuseField("tool_choice", "there are no tools to call");
+    return;
+  }
+  if (!choice.may_call) return;
+  request.tools = std::move(tools);
+  request.choice = choice;
+  request.reads_calls = true;
+}
+
 void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path) {
   for (const OrderedJson& message : messages) {
     const auto calls = message.find("tool_calls");
@@ -83,7 +94,10 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
 
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
                     const ConversationPrompt& prompt) {
-  return AnswerParts(model.answers, prompt.begins_with_thought, request.reads_calls,
+  // Within a form no text is a mark.
+  const auto form =
+      request.format.grammar == nullptr ? model.answers : WithoutMarks(*model.answers);
+  return AnswerParts(form, prompt.begins_with_thought, request.reads_calls,
                      request.reads_calls ? FormatJson(request.tools) : "");
 }
 

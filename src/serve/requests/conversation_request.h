@@ -12,10 +12,17 @@
 
 #include "io/json_fwd.h"
 #include "serve/answer_parts.h"
+#include "serve/generation_service.h"
 #include "serve/request_fields.h"
 #include "serve/served_models.h"
 
 namespace qlora {
+
+struct ToolChoice {
+  bool may_call = true;
+  bool must_call = false;
+  std::string name = {};  // of the tool that must be called; "": any
+};
 
 // In the form of chat completions, which is that of chat templates.
 struct ConversationRequest {
@@ -23,6 +30,8 @@ struct ConversationRequest {
   OrderedJson tools = {};      // [{"type": "function", "function": {...}}], or null
   OrderedJson variables = {};  // of the chat template: an object, or null
   std::string begin = {};      // of the answer, which the model goes on with
+  AnswerGrammar format = {};   // of the answer
+  ToolChoice choice = {};      // of these tools
   bool reads_calls = false;    // there are tools, and the answer may call them
   std::string tools_path = "tools";
 };
@@ -36,6 +45,10 @@ void SetVariable(std::string_view name, OrderedJson value, const ServedModel& mo
 // Returns a tool in the form of chat completions. function: an object with `name`, perhaps
 // `description`, and its schema in the field `schema_name`.
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name);
+
+// Offers tools to the model, where the choice is not against them. Errors: ApiError 400 where there
+// are none, and one must be called.
+void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request);
 
 // Refuses a result of a tool whose call no message before it makes. path: of the id.
 void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path);

@@ -10,6 +10,8 @@
 
 #include "base/text.h"
 #include "serve/api_error.h"
+#include "serve/requests/answer_format.h"
+#include "serve/requests/tool_choice.h"
 
 namespace qlora {
 namespace {
@@ -123,18 +125,10 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
 }
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  bool may_call = true;
-  if (const auto choice = body.Object("tool_choice")) {
-    const std::string type = choice->NeedText("type");
-    if (type != "auto" && type != "none") {
-      body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
-    }
-    may_call = type == "auto";
-  }
+  const ToolChoice choice = ReadToolChoice(body);
   const OrderedJson* tools = body.List("tools", 0, kMostTools);
-  if (tools == nullptr || tools->empty()) return;
   OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
     const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
     const std::string type = tool.Text("type").value_or("custom");
     if (type != "custom") {
@@ -144,9 +138,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     if (!tool.Has("input_schema")) tool.Refuse("input_schema", "is missing");
     list.push_back(ToolOf(tool, "input_schema"));
   }
-  if (!may_call) return;
-  request.tools = std::move(list);
-  request.reads_calls = true;
+  OfferTools(std::move(list), choice, request);
 }
 
 void ReadThinking(const RequestFields& body, const ServedModel& model,
@@ -163,12 +155,6 @@ void ReadThinking(const RequestFields& body, const ServedModel& model,
 
 // What would change the answer.
 void RefuseOthers(const RequestFields& body) {
-  if (body.Has("output_format")) {
-    body.Refuse("output_format", "no schema binds an answer here; leave it out");
-  }
-  if (const auto output = body.Object("output_config"); output && output->Has("format")) {
-    output->Refuse("format", "no schema binds an answer here; leave it out");
-  }
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }
@@ -186,6 +172,10 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   ReadMessages(body, request);
   ReadTools(body, request);
   ReadThinking(body, model, request);
+  request.format = ReadAnswerFormat(body, "output_format", model);  // the older place
+  if (const auto output = body.Object("output_config"); output && output->Has("format")) {
+    request.format = ReadAnswerFormat(*output, "format", model);
+  }
   return request;
 }
 

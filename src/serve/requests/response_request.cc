@@ -10,6 +10,8 @@
 
 #include "base/text.h"
 #include "serve/api_error.h"
+#include "serve/requests/answer_format.h"
+#include "serve/requests/tool_choice.h"
 
 namespace qlora {
 namespace {
@@ -135,23 +137,11 @@ void ReadInput(const RequestFields& body, OrderedJson& messages) {
   reader.End();
 }
 
-// Calls are made or not as the model likes, or not at all.
-bool MayCall(const RequestFields& body) {
-  const OrderedJson* choice = body.Find("tool_choice");
-  if (choice == nullptr) return true;
-  if (!choice->is_string() && !choice->is_object()) {
-    body.Refuse("tool_choice", "expected auto or none");
-  }
-  if (*choice == "auto" || *choice == "none") return *choice == "auto";
-  body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
-}
-
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const bool may_call = MayCall(body);
+  const ToolChoice choice = ReadToolChoice(body);
   const OrderedJson* tools = body.List("tools", 0, kMostTools);
-  if (tools == nullptr || tools->empty()) return;
   OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
     const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
     const std::string type = tool.NeedText("type");
     if (type != "function") {
@@ -160,9 +150,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     }
     list.push_back(ToolOf(tool, "parameters"));
   }
-  if (!may_call) return;
-  request.tools = std::move(list);
-  request.reads_calls = true;
+  OfferTools(std::move(list), choice, request);
 }
 
 void ReadEffort(const RequestFields& body, const ServedModel& model, ConversationRequest& request) {
@@ -187,11 +175,6 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Integer("top_logprobs", 0, 20).value_or(0) > 0) {
     body.Refuse("top_logprobs", "is offered by /v1/chat/completions alone");
   }
-  const std::optional<RequestFields> text = body.Object("text");
-  const std::optional<RequestFields> format = text ? text->Object("format") : std::nullopt;
-  if (format && format->NeedText("type") != "text") {
-    format->Refuse("type", "only text is offered: no schema binds an answer");
-  }
 }
 
 }  // namespace
@@ -205,6 +188,9 @@ ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedM
   ReadInput(body, request.messages);
   ReadTools(body, request);
   ReadEffort(body, model, request);
+  if (const auto text = body.Object("text")) {
+    request.format = ReadAnswerFormat(*text, "format", model);
+  }
   return request;
 }
 

@@ -13,7 +13,7 @@
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
 #include "serve/request_log.h"
-#include "serve/requests/chat_request.h"
+#include "serve/requests/answer_format.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
@@ -82,11 +82,12 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
   if (!body.Text("suffix").value_or("").empty()) {
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
-  CheckResponseFormat(body);
   GenerationRequest& generation = request.generation;
+  generation.format = ReadAnswerFormat(body, "response_format", *request.model);
   generation.model = request.model->name;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
+  CheckEnds(generation);
   const auto older = body.Integer("max_tokens", 1, kMostTokens);
   generation.options.max_new_tokens =
       body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));

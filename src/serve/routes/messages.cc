@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "serve/answers/argument_text.h"
 #include "serve/http/event_stream.h"
+#include "serve/requests/answer_format.h"
 #include "serve/requests/message_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
@@ -181,6 +182,7 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   body.List("stop_sequences");
   ReadStops(body, "stop_sequences", generation);
   ConversationPrompt prompt = PromptOf(*model, request);
+  HoldToFormat(*model, request, prompt, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
   const auto prompt_tokens = std::ssize(prompt.tokens);
   generation.model = model->name;

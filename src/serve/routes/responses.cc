@@ -11,6 +11,7 @@
 
 #include "io/json.h"
 #include "serve/http/event_stream.h"
+#include "serve/requests/answer_format.h"
 #include "serve/requests/response_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
@@ -253,6 +254,7 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
       server.options.max_new_tokens > 0 ? server.options.max_new_tokens : model->context_length;
   generation.options.max_new_tokens = body.Integer("max_output_tokens", 1).value_or(most);
   ConversationPrompt prompt = PromptOf(*model, request);
+  HoldToFormat(*model, request, prompt, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
   generation.model = model->name;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;

@@ -1,0 +1,76 @@
+#include "serve/requests/answer_format.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/text.h"
+#include "serve/requests/tool_choice.h"
+#include "serve/structured/json_schema_grammar.h"
+#include "serve/structured/token_texts.h"
+
+namespace qlora {
+namespace {
+
+ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
+  if (type == "json_object") return JsonObjectGrammar();
+  // Chat completions have the schema in an object of its own.
+  const RequestFields holder =
+      format.Has("json_schema") ? format.NeedObject("json_schema") : format;
+  if (!holder.Has("schema")) holder.Refuse("schema", "is missing");
+  return JsonSchemaGrammar(*holder.Find("schema"), holder.PathOf("schema"));
+}
+
+}  // namespace
+
+AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view field,
+                               const ServedModel& model) {
+  const std::optional<RequestFields> format = holder.Object(field);
+  if (!format) return {};
+  const std::string type = format->NeedText("type");
+  if (type == "text") return {};
+  if (type != "json_object" && type != "json_schema") {
+    format->Refuse("type", fmt::format("expected text, json_object or json_schema, found '{}'",
+                                       FirstBytes(type, 60)));
+  }
+  return {.grammar = std::make_shared<const ByteGrammar>(GrammarOf(*format, type)),
+          .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
+          .path = format->path()};
+}
+
+void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
+                  const ConversationPrompt& prompt, GenerationRequest& generation) {
+  const bool has_format = request.format.grammar != nullptr;
+  if (!has_format && !request.choice.must_call) return;
+  const std::string path = has_format ? request.format.path : "tool_choice";
+  if (has_format && request.reads_calls) {
+    RefuseField(path,
+                "an answer that may call tools is not held to a form; leave out the tools, "
+                "or set tool_choice to none");
+  }
+  if (!request.begin.empty()) {
+    RefuseField(path, "an answer that the request begins is not held to a form");
+  }
+  if (HasChannels(*model.answers)) {
+    RefuseField(path, fmt::format("answers of model '{}' have several channels, and are not held "
+                                  "to a form",
+                                  model.name));
+  }
+  generation.format = has_format ? request.format : ForcedCall(model, request);
+  if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(*model.answers);
+  CheckEnds(generation);
+}
+
+void CheckEnds(const GenerationRequest& generation) {
+  if (generation.format.grammar == nullptr) return;
+  if (generation.ignore_eos) RefuseField("ignore_eos", "an answer with a form ends with the form");
+  if (generation.min_tokens > 0) {
+    RefuseField("min_tokens", "an answer with a form ends with the form");
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,31 @@
+// The form of JSON that a request asks its answer to have: response_format, text.format and
+// output_config.format.
+#ifndef QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
+#define QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
+
+#include <string_view>
+
+#include "serve/generation_service.h"
+#include "serve/request_fields.h"
+#include "serve/requests/conversation_request.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+// Reads {"type": "text" | "json_object" | "json_schema"} from a field of `holder` and, of the last
+// one, the schema: {"json_schema": {"schema": {...}}}, or {"schema": {...}}. No grammar: any text.
+// Errors: ApiError 400 that names what is not kept.
+AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view field,
+                               const ServedModel& model);
+
+// Holds the answer to such a prompt to the format of the conversation. Errors: ApiError 400 for
+// what does not go together with a format.
+void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
+                  const ConversationPrompt& prompt, GenerationRequest& generation);
+
+// Errors: ApiError 400 for min_tokens and ignore_eos beside a format.
+void CheckEnds(const GenerationRequest& generation);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_

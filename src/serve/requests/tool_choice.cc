@@ -1,0 +1,92 @@
+#include "serve/requests/tool_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "io/json.h"
+#include "serve/answers/answer_forms.h"
+#include "serve/structured/json_grammar.h"
+#include "serve/structured/json_schema_grammar.h"
+#include "serve/structured/token_texts.h"
+
+namespace qlora {
+namespace {
+
+constexpr const char* kField = "tool_choice";
+
+// The form of calls in JSON behind a mark that is text. Null: a call cannot be forced.
+const CallForm* JsonForm(const ServedModel& model) {
+  if (model.answers->has_channels || model.answers->calls.empty()) return nullptr;
+  const CallForm& form = *model.answers->calls.front();
+  if (form.kind != CallKind::kJson || form.key_is_name || form.follows_prompt) return nullptr;
+  const bool is_special =
+      std::ranges::any_of(model.tokenizer->spec().added_tokens, [&](const AddedToken& token) {
+        return token.special && (token.content == form.open || token.content == form.close);
+      });
+  return is_special ? nullptr : &form;
+}
+
+}  // namespace
+
+ToolChoice ReadToolChoice(const RequestFields& body) {
+  const OrderedJson* choice = body.Find(kField);
+  if (choice == nullptr) return {};
+  const std::optional<RequestFields> object =
+      choice->is_string() ? std::nullopt : body.Object(kField);
+  const std::string type = object ? object->NeedText("type") : choice->get<std::string>();
+  if (type == "auto") return {};
+  if (type == "none") return {.may_call = false};
+  if (type == "required" || type == "any") return {.must_call = true};
+  if (!object || (type != "function" && type != "tool")) {
+    body.Refuse(kField, fmt::format("expected auto, none, required, or a function by name, found "
+                                    "'{}'",
+                                    FirstBytes(type, 60)));
+  }
+  // Chat completions have the name in an object of its own.
+  const RequestFields holder = object->Has("function") ? object->NeedObject("function") : *object;
+  return {.must_call = true, .name = holder.NeedText("name")};
+}
+
+AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request) {
+  const CallForm* form = JsonForm(model);
+  if (form == nullptr) {
+    RefuseField(kField, fmt::format("an answer of model '{}' cannot be forced to call; use auto or "
+                                    "none",
+                                    model.name));
+  }
+  JsonGrammar grammar;
+  GrammarBuilder& builder = grammar.builder();
+  const GrammarState end = form->close.empty()
+                               ? builder.end()
+                               : builder.Literal("\n" + std::string(form->close), builder.end());
+  const char* arguments = form->is_whole_answer ? "parameters" : "arguments";
+  std::vector<GrammarState> calls;
+  for (std::int64_t i = 0; i < std::ssize(request.tools); ++i) {
+    const OrderedJson& tool = request.tools[i]["function"];
+    if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
+    const GrammarState value =
+        JsonSchemaValue(grammar, tool["parameters"], ItemPath(request.tools_path, i) + ".schema",
+                        builder.Literal("}", end));
+    calls.push_back(builder.Literal(
+        fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
+  }
+  if (calls.empty()) {
+    RefuseField(kField, fmt::format("there is no tool '{}'", FirstBytes(request.choice.name, 60)));
+  }
+  const GrammarState call = builder.Either(std::move(calls));
+  const std::string open = form->open.empty() ? "" : std::string(form->open) + "\n";
+  return {
+      .grammar = std::make_shared<const ByteGrammar>(grammar.Finish(builder.Literal(open, call))),
+      .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
+      .path = kField};
+}
+
+}  // namespace qlora

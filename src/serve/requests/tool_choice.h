@@ -1,0 +1,21 @@
+// tool_choice: whether an answer may call tools, must, or must call a certain one.
+#ifndef QLORA_SERVE_REQUESTS_TOOL_CHOICE_H_
+#define QLORA_SERVE_REQUESTS_TOOL_CHOICE_H_
+
+#include "serve/request_fields.h"
+#include "serve/requests/conversation_request.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+// Reads "auto", "none", "required", {"type": one of these, or "any"}, and {"type": "function" or
+// "tool"} with the name of one. Errors: ApiError 400.
+ToolChoice ReadToolChoice(const RequestFields& body);
+
+// The one call that such an answer is, as a grammar over the schemas of the tools. Errors: ApiError
+// 400 for a schema that is not kept, and a model whose calls are not written as JSON.
+AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_REQUESTS_TOOL_CHOICE_H_

@@ -1,0 +1,93 @@
+// A grammar of byte strings, as states that read a byte each, and rules that may call each other.
+//
+//   GrammarBuilder    makes one from its end to its beginning: each part is told what follows it
+//   GrammarReader     grammar_reader.h: which bytes may come next
+//
+// `{"a": N}` with the rule N of numbers is
+//
+//   Literal("{\"a\": ") -> Call(N) -> Literal("}") -> end
+#ifndef QLORA_SERVE_STRUCTURED_BYTE_GRAMMAR_H_
+#define QLORA_SERVE_STRUCTURED_BYTE_GRAMMAR_H_
+
+#include <bitset>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+using ByteSet = std::bitset<256>;
+ByteSet AnyByteOf(std::string_view any_of);
+ByteSet ByteRange(unsigned char first, unsigned char last);
+
+using GrammarState = std::uint32_t;
+using GrammarRule = std::uint32_t;
+
+struct ByteGrammar {
+  struct State {
+    enum class Kind : std::uint8_t { kBytes, kEither, kCall, kEnd };
+
+    Kind kind = Kind::kEnd;
+    std::uint32_t what = 0;  // kBytes: number of the set; kCall: the rule; kEither: of the choices
+    GrammarState next = 0;   // after a byte, or when the called rule has ended
+  };
+
+  std::vector<State> states;
+  std::vector<ByteSet> sets;
+  std::vector<std::vector<GrammarState>> choices;
+  std::vector<GrammarState> rules;  // where each begins
+  std::vector<bool> nests;          // of rules: calls of these may stand in each other without end
+  GrammarState begin = 0;
+};
+
+class GrammarBuilder {
+ public:
+  // Errors, of all that add states: InvalidInput above so many.
+  static constexpr std::size_t kMostStates = 100'000;
+
+  GrammarBuilder();
+
+  // The end of the text, or of a rule. Rules read a byte at least.
+  GrammarState end() const { return 0; }
+  GrammarState Literal(std::string_view text, GrammarState next);
+  // One of the texts. Those that begin alike share their beginning.
+  GrammarState AnyText(std::vector<std::string> texts, GrammarState next);
+  GrammarState OneOf(const ByteSet& set, GrammarState next);
+  GrammarState Either(std::vector<GrammarState> choices);
+  // What part reads, from `least` to `most` times. part: (next) -> its beginning.
+  template <typename Part>
+  GrammarState Repeat(std::int64_t least, std::int64_t most, const Part& part, GrammarState next) {
+    const GrammarState done = next;
+    for (std::int64_t i = most; i > least; --i) next = Either({part(next), done});
+    for (std::int64_t i = 0; i < least; ++i) next = part(next);
+    return next;
+  }
+  // As often as it comes, or not at all.
+  template <typename Part>
+  GrammarState RepeatAny(const Part& part, GrammarState next) {
+    const GrammarState again = Either({});
+    SetChoices(again, {part(again), next});
+    return again;
+  }
+
+  // A rule may be called before it is set. nests: by itself, through others.
+  GrammarRule NewRule(bool nests = false);
+  void SetRule(GrammarRule rule, GrammarState begin) { grammar_.rules[rule] = begin; }
+  GrammarState Call(GrammarRule rule, GrammarState next);
+
+  // Errors: InvalidInput for rules that call themselves before they read a byte.
+  ByteGrammar Finish(GrammarState begin);
+
+ private:
+  GrammarState Add(ByteGrammar::State state);
+  GrammarState TextsFrom(std::span<const std::string> sorted, std::size_t at, GrammarState next);
+  void SetChoices(GrammarState either, std::vector<GrammarState> choices);
+
+  ByteGrammar grammar_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_STRUCTURED_BYTE_GRAMMAR_H_

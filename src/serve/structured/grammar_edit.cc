@@ -1,0 +1,66 @@
+#include "serve/structured/grammar_edit.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "serve/structured/token_texts.h"
+
+namespace qlora {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+GrammarEdit::GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends)
+    : form_(std::move(form)),
+      ends_(std::move(ends)),
+      reader_(form_.grammar),
+      position_(reader_.begin()) {}
+
+bool GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> logits) {
+  for (; read_ < answer.size(); ++read_) Read(answer[read_]);
+  if (!form_.begins_behind.empty()) {
+    for (const std::int32_t end : ends_) logits[end] = kNever;
+    return true;
+  }
+  const std::vector<bool>& mask = Mask();
+  const bool can_end = reader_.CanEnd(position_) && !ends_.empty();
+  bool may_go_on = can_end;
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    if (mask[token]) {
+      may_go_on = true;
+    } else if (!can_end || !std::ranges::count(ends_, static_cast<std::int32_t>(token))) {
+      logits[token] = kNever;
+    }
+  }
+  return may_go_on;
+}
+
+void GrammarEdit::Read(std::int32_t token) {
+  std::string_view text = form_.texts->Of(token);
+  if (!form_.begins_behind.empty()) {
+    before_ += text;
+    const std::size_t at = before_.find(form_.begins_behind);
+    if (at == std::string::npos) return;
+    text = std::string_view(before_).substr(at + form_.begins_behind.size());
+    form_.begins_behind.clear();
+  }
+  for (const char byte : text)
+    position_ = reader_.Next(position_, static_cast<unsigned char>(byte));
+}
+
+const std::vector<bool>& GrammarEdit::Mask() {
+  if (masks_.size() == kMostMasks) masks_.clear();
+  if (reader_.size() > kMostPositions) {
+    masks_.clear();
+    position_ = reader_.ForgetOthers(position_);
+  }
+  const auto [at, is_new] = masks_.try_emplace(position_);
+  if (is_new) at->second = form_.texts->Allowed(reader_, position_);
+  return at->second;
+}
+
+}  // namespace qlora

@@ -1,0 +1,44 @@
+// Holds an answer to a grammar: forbids every token that would lead out of it.
+#ifndef QLORA_SERVE_STRUCTURED_GRAMMAR_EDIT_H_
+#define QLORA_SERVE_STRUCTURED_GRAMMAR_EDIT_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "serve/generation_service.h"
+#include "serve/structured/grammar_reader.h"
+
+namespace qlora {
+
+class GrammarEdit {
+ public:
+  // form: with a grammar. ends: tokens that end the answer, where the grammar lets it end.
+  GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends);
+
+  // Sets the logits (V) of all tokens to -infinity that must not follow the answer so far. False
+  // where none may follow: the vocabulary has no text for what the grammar asks for.
+  bool Apply(std::span<const std::int32_t> answer, std::span<float> logits);
+
+ private:
+  // A few MB of positions and masks.
+  static constexpr std::size_t kMostPositions = 4096;
+  static constexpr std::size_t kMostMasks = 64;
+
+  void Read(std::int32_t token);
+  const std::vector<bool>& Mask();
+
+  AnswerGrammar form_;
+  std::vector<std::int32_t> ends_;
+  GrammarReader reader_;
+  GrammarReader::Position position_;
+  std::map<GrammarReader::Position, std::vector<bool>> masks_;
+  std::size_t read_ = 0;  // tokens of the answer
+  std::string before_;    // the answer so far, until form_.begins_behind was found
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_STRUCTURED_GRAMMAR_EDIT_H_

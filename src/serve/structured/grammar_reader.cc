@@ -1,0 +1,118 @@
+#include "serve/structured/grammar_reader.h"
+
+#include <algorithm>
+
+namespace qlora {
+namespace {
+
+using Kind = ByteGrammar::State::Kind;
+
+}  // namespace
+
+GrammarReader::GrammarReader(std::shared_ptr<const ByteGrammar> grammar)
+    : grammar_(std::move(grammar)) {
+  Clear();
+  Found found;
+  Follow({{grammar_->begin, 0}}, found);
+  begin_ = Number(std::move(found));
+}
+
+GrammarReader::Position GrammarReader::Next(Position position, unsigned char byte) {
+  if (positions_[position].next[byte] != kUnknown) return positions_[position].next[byte];
+  std::vector<Place> places;
+  for (const Place& place : positions_[position].places) {
+    const ByteGrammar::State& state = grammar_->states[place.state];
+    if (grammar_->sets[state.what][byte]) places.push_back({state.next, place.calls});
+  }
+  Found found;
+  Follow(std::move(places), found);
+  const Position next = Number(std::move(found));
+  positions_[position].next[byte] = next;
+  return next;
+}
+
+// The calls of what is kept are known again by where they go on.
+GrammarReader::Position GrammarReader::ForgetOthers(Position position) {
+  const std::vector<Calls> calls = calls_;
+  const Known kept = positions_[position];
+  Clear();
+  Found found{.places = {}, .can_end = kept.can_end};
+  for (const Place& place : kept.places) {
+    std::vector<std::uint32_t> open;
+    for (std::uint32_t at = place.calls; at != 0; at = calls[at].before) open.push_back(at);
+    std::uint32_t top = 0;
+    for (auto at = open.rbegin(); at != open.rend(); ++at) {
+      top = Push(calls[*at].next, top, calls[*at].depth > calls_[top].depth);
+    }
+    found.places.insert({place.state, top});
+  }
+  begin_ = kNowhere;
+  return Number(std::move(found));
+}
+
+// Adds the states that read a byte and are reached from these places without one.
+void GrammarReader::Follow(std::vector<Place> places, Found& found) {
+  std::set<Place> seen;
+  while (!places.empty() && found.places.size() < kMostPlaces) {
+    const Place place = places.back();
+    places.pop_back();
+    if (!seen.insert(place).second) continue;
+    const ByteGrammar::State& state = grammar_->states[place.state];
+    switch (state.kind) {
+      case Kind::kBytes:
+        found.places.insert(place);
+        break;
+      case Kind::kEither:
+        for (const GrammarState choice : grammar_->choices[state.what]) {
+          places.push_back({choice, place.calls});
+        }
+        break;
+      case Kind::kCall: {
+        const bool nests = grammar_->nests[state.what];
+        if (nests && calls_[place.calls].depth == kMostDepth) break;
+        places.push_back({grammar_->rules[state.what], Push(state.next, place.calls, nests)});
+        break;
+      }
+      case Kind::kEnd:
+        if (place.calls == 0) {
+          found.can_end = true;
+        } else {
+          places.push_back({calls_[place.calls].next, calls_[place.calls].before});
+        }
+        break;
+    }
+  }
+}
+
+// Where nothing follows a call, what called before goes on at its end; calls that nest are counted
+// all the same.
+std::uint32_t GrammarReader::Push(GrammarState next, std::uint32_t before, bool nests) {
+  if (!nests && grammar_->states[next].kind == Kind::kEnd) return before;
+  const Calls made{next, before, calls_[before].depth + (nests ? 1 : 0)};
+  const auto [at, is_new] = call_numbers_.emplace(made, static_cast<std::uint32_t>(calls_.size()));
+  if (is_new) calls_.push_back(made);
+  return at->second;
+}
+
+GrammarReader::Position GrammarReader::Number(Found found) {
+  const auto at = numbers_.find(found);
+  if (at != numbers_.end()) return at->second;
+  const auto number = static_cast<Position>(positions_.size());
+  Known known{
+      .places = {found.places.begin(), found.places.end()}, .can_end = found.can_end, .next = {}};
+  known.next.fill(kUnknown);
+  positions_.push_back(std::move(known));
+  numbers_.emplace(std::move(found), number);
+  return number;
+}
+
+// Position 0 is the one where nothing is allowed.
+void GrammarReader::Clear() {
+  calls_ = {{0, 0, 0}};
+  call_numbers_.clear();
+  positions_.clear();
+  numbers_.clear();
+  Number({});
+}
+
+}  // namespace qlora

@@ -1,0 +1,36 @@
+// The texts that are JSON, or values of a JSON Schema, as a grammar.
+//
+// Every text of the grammar is valid JSON that the schema allows, but not every such text is in it:
+// properties come in the order of the schema, and only those that it names; numbers have at most 15
+// digits before the point and 15 behind it; white space between parts is none, a space, or a line
+// break with its indent. Values stand in each other no deeper than GrammarReader::kMostDepth.
+//
+// Read are: type (also as a list), properties, required, additionalProperties, items, minItems,
+// maxItems, minLength, maxLength, enum, const, anyOf, allOf of one schema, $ref into the schema,
+// and of integers minimum, maximum, exclusiveMinimum and exclusiveMaximum. Titles and the like say
+// nothing of a value. Anything else is refused by name: a form that is not kept would be a promise
+// that is not kept.
+#ifndef QLORA_SERVE_STRUCTURED_JSON_SCHEMA_GRAMMAR_H_
+#define QLORA_SERVE_STRUCTURED_JSON_SCHEMA_GRAMMAR_H_
+
+#include <string>
+
+#include "io/json_fwd.h"
+#include "serve/structured/byte_grammar.h"
+#include "serve/structured/json_grammar.h"
+
+namespace qlora {
+
+// Any object.
+ByteGrammar JsonObjectGrammar();
+
+// A value of the schema and what follows, within a larger grammar. Errors: as JsonSchemaGrammar.
+GrammarState JsonSchemaValue(JsonGrammar& grammar, const OrderedJson& schema,
+                             const std::string& path, GrammarState next);
+
+// path: of the schema in its request, for errors. Errors: ApiError 400 that names the keyword.
+ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_STRUCTURED_JSON_SCHEMA_GRAMMAR_H_
