@@ -19,6 +19,7 @@
 #include "serve/requests/chat_request.h"
 #include "serve/requests/message_request.h"
 #include "serve/requests/response_request.h"
+#include "serve/structured/grammar_reader.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -127,6 +128,23 @@ class BaseAlone final : public ServedModels {
   ServedModel model_;
 };
 
+// An answer that is held to a form can always go on, or end.
+void CheckChat(const ChatRequest& request) {
+  constexpr int kMostBytes = 200;
+  Require(request.choices >= 1);
+  if (request.generation.format.grammar == nullptr) return;
+  GrammarReader reader(request.generation.format.grammar);
+  GrammarReader::Position at = reader.begin();
+  for (int i = 0; i < kMostBytes; ++i) {
+    GrammarReader::Position next = GrammarReader::kNowhere;
+    for (int byte = 0x21; byte < 0x100 && next == GrammarReader::kNowhere; ++byte) {
+      next = reader.Next(at, static_cast<unsigned char>(byte));
+    }
+    if (next == GrammarReader::kNowhere) return Require(reader.CanEnd(at));
+    at = next;
+  }
+}
+
 // A body is read, or refused with a reason.
 void CheckBody(std::string_view text, unsigned kind) {
   static const BaseAlone kModels;
@@ -135,7 +153,7 @@ void CheckBody(std::string_view text, unsigned kind) {
     const RequestFields body(json);
     switch (kind % 5) {
       case 0:
-        Require(ReadChat(body, kModels, {}).choices >= 1);
+        CheckChat(ReadChat(body, kModels, {}));
         break;
       case 1:
         PromptOf(*kModels.Find(""), ReadMessageRequest(body, *kModels.Find("")));
