@@ -34,6 +34,7 @@ struct ConversationRequest {
   ToolChoice choice = {};      // of these tools
   bool reads_calls = false;    // there are tools, and the answer may call them
   std::string tools_path = "tools";
+  std::string schema_path = "function.parameters";  // of a tool, within it
 };
 
 // Sets the variables by which the template of the model thinks, or does not.

@@ -138,6 +138,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     if (!tool.Has("input_schema")) tool.Refuse("input_schema", "is missing");
     list.push_back(ToolOf(tool, "input_schema"));
   }
+  request.schema_path = "input_schema";
   OfferTools(std::move(list), choice, request);
 }
 

@@ -150,6 +150,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     }
     list.push_back(ToolOf(tool, "parameters"));
   }
+  request.schema_path = "parameters";
   OfferTools(std::move(list), choice, request);
 }
 

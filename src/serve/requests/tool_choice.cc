@@ -72,9 +72,9 @@ AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& re
   for (std::int64_t i = 0; i < std::ssize(request.tools); ++i) {
     const OrderedJson& tool = request.tools[i]["function"];
     if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
+    const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
     const GrammarState value =
-        JsonSchemaValue(grammar, tool["parameters"], ItemPath(request.tools_path, i) + ".schema",
-                        builder.Literal("}", end));
+        JsonSchemaValue(grammar, tool["parameters"], path, builder.Literal("}", end));
     calls.push_back(builder.Literal(
         fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
   }
