@@ -120,7 +120,7 @@ std::string WarnOfScalarKernels() {
 }
 
 void SetSimdTarget(SimdTarget target) {
-  QLORA_DCHECK(target <= SimdTargets().back());
+  QLORA_DCHECK(std::ranges::count(SimdTargets(), target) == 1);
   Active().store(target, std::memory_order_relaxed);
   hwy::SetSupportedTargetsForTest(0);
   hwy::DisableTargets(~HighwayTargets(target));
