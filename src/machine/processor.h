@@ -23,7 +23,11 @@ inline bool HasSlowBfloat16Dots() {
   return __builtin_cpu_is("intel") != 0 && __builtin_cpu_is("cooperlake") == 0;
 }
 #else
-inline void PauseSpin() {}
+inline void PauseSpin() {
+#if defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 inline bool HasBfloat16Dots() { return false; }
 inline bool HasSlowBfloat16Dots() { return false; }
 #endif
