@@ -7,6 +7,18 @@ target_compile_options(qlora_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-W
 -ffp-contract=off;$<$<NOT:$<CONFIG:Release>>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>>")
 target_include_directories(qlora_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
+set(QLORA_ARM OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(QLORA_ARM ON)
+elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  message(FATAL_ERROR "qlora has kernels for x86-64 and aarch64, not for ${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+if(QLORA_ARM)
+  # Highway's choice at run time is among vectors that we have no use for, and wants AES for NEON. Characters
+  # have a sign, as on x86-64.
+  target_compile_definitions(qlora_flags INTERFACE HWY_COMPILE_ONLY_STATIC)
+  target_compile_options(qlora_flags INTERFACE -fsigned-char)
+endif()
 # Libraries and programs of the product; tests only link what sanitizers need. Loops that a pragma
 # unrolls stay loops, because each of their accesses is checked: unrolled, the kernels of products take
 # four times as long to compile and run no faster. Of the checks of undefined behaviour, those of null

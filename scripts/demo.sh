@@ -3,12 +3,16 @@
 #   scripts/demo.sh [OUTPUT_DIR]          default: build/demo
 # The same commands on another model:
 #   MODEL=DIR TRAIN=FILE HELDOUT=FILE PROMPT=TEXT scripts/demo.sh
+# With another program than that of the release build:
+#   QLORA=FILE scripts/demo.sh
 source "$(dirname "$0")/dependencies.sh"
-need_to_build
-echo "Building qlora, which takes some minutes the first time ..."
-build release qlora >/dev/null
-took "build"
-qlora=build/release/bin/qlora
+qlora=${QLORA:-build/release/bin/qlora}
+if [ -z "${QLORA:-}" ]; then
+  need_to_build
+  echo "Building qlora, which takes some minutes the first time ..."
+  build release qlora >/dev/null
+  took "build"
+fi
 out=${1:-build/demo}
 model=${MODEL:-examples/base-1m}
 train=${TRAIN:-examples/tales/train.jsonl}

@@ -1,49 +1,53 @@
 #!/usr/bin/env bash
 # Makes what users install, from the build release, and tries it: build/packages gets
 #   qlora_*.deb, libqlora-dev_*.deb     for this Debian
-#   qlora-VERSION-x86_64-linux.tar.xz   a program for Linux with glibc 2.28 or later
+#   qlora-VERSION-PROCESSOR-linux.tar.xz  a program for Linux with glibc 2.28 or later
 #   qlora_cpp-*.whl, qlora_cpp-*.tar.gz the Python module, and its source distribution
-#   scripts/package.sh
+#   scripts/package.sh [aarch64]
+# With aarch64: the program alone, cross-compiled by the preset aarch64, in build/packages-aarch64.
 source "$(dirname "$0")/dependencies.sh"
-if [ $# -gt 0 ]; then
-  echo "usage: scripts/package.sh" >&2
+machine=$(uname -m) preset=release cross='' libraries='' packages=build/packages
+if [ "$*" = aarch64 ]; then
+  machine=aarch64 preset=aarch64 cross=aarch64-linux-gnu- libraries=$root/build/aarch64-sysroot
+  packages=build/packages-aarch64
+elif [ $# -gt 0 ]; then
+  echo "usage: scripts/package.sh [aarch64]" >&2
   exit 2
 fi
 source scripts/portable/link.sh
-need_to_build
-need_python
-need dpkg-dev file zsh fish mandoc  # the last three: completions and manual pages are tried in them
-packages=build/packages
 rm -rf $packages
 mkdir -p $packages
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 1)
 export SOURCE_DATE_EPOCH
 
+# run_program PROGRAM ARGUMENT...: on this machine, which may have another processor.
+run_program() { if [ -n "$cross" ]; then qemu-aarch64-static -L "$libraries" "$@"; else "$@"; fi; }
+
 # What the program says of itself, without the commit.
-version() { build/release/bin/qlora version | cut -d' ' -f2; }
+version() { run_program "build/$preset/bin/qlora" version | cut -d' ' -f2; }
 
 # A folder bin/ and share/ that runs where it is unpacked.
 make_tarball() {
   local name
-  name=qlora-$(version)-x86_64-linux
-  rm -rf build/portable/"$name"
-  cmake --install build/release --component program --prefix build/portable/"$name" >/dev/null
-  link_portable qlora build/portable/"$name"/bin/qlora
-  check_portable build/portable/"$name"/bin/qlora
-  cp LICENSE README.md build/portable/"$name"
-  tar -C build/portable --sort=name --owner=0 --group=0 --mtime=@"$SOURCE_DATE_EPOCH" \
+  name=qlora-$(version)-$machine-linux
+  rm -rf "${portable:?}/$name"
+  cmake --install "build/$preset" --component program --prefix "$portable/$name" >/dev/null
+  link_portable qlora "$portable/$name/bin/qlora"
+  check_portable "$portable/$name/bin/qlora"
+  cp LICENSE README.md "$portable/$name"
+  tar -C "$portable" --sort=name --owner=0 --group=0 --mtime=@"$SOURCE_DATE_EPOCH" \
     -cJf $packages/"$name".tar.xz "$name"
 }
 
 # A wheel for every Linux with this Python and glibc 2.28, or, without the parts of a portable
 # program, for this machine.
 make_wheel() {
-  local module=build/release/python/qlora_cpp platform=linux_x86_64
+  local module=build/release/python/qlora_cpp platform=linux_$machine
   module=$(echo $module/_core.*.so)
   if [ -e "$portable/lib/libhwy.a" ]; then
-    link_portable qlora_python build/portable/_core.so
-    check_portable build/portable/_core.so
-    module=build/portable/_core.so platform=manylinux_2_28_x86_64
+    link_portable qlora_python "$portable/_core.so"
+    check_portable "$portable/_core.so"
+    module=$portable/_core.so platform=manylinux_2_28_$machine
   fi
   /usr/bin/python3 -m pip wheel -q --no-deps --no-index -w $packages . \
     --config-settings extension="$module" --config-settings platform=$platform
@@ -51,6 +55,26 @@ make_wheel() {
 print(wheel_backend.build_sdist("'$packages'"))'
 }
 
+# The .deb and the tarball of another processor; the latter's program is run in qemu-user.
+make_cross() {
+  need "g++-$triplet" qemu-user-static dpkg-dev file
+  scripts/aarch64_sysroot.sh
+  build "$preset" qlora
+  (cd "build/$preset" && DEB_HOST_ARCH=arm64 cpack -G DEB -D CPACK_COMPONENTS_ALL=program -B "$root/$packages")
+  rm -rf $packages/_CPack_Packages
+  prepare_portable
+  make_tarball
+  run_program "$portable/qlora-$(version)-$machine-linux/bin/qlora" version
+  ls -sh $packages
+}
+if [ -n "$cross" ]; then
+  make_cross
+  exit
+fi
+
+need_to_build
+need_python
+need dpkg-dev file zsh fish mandoc  # the last three: completions and manual pages are tried in them
 configure_options=(-DQLORA_PYTHON=ON)
 scripts/check_release.sh
 build release qlora qlora_linear qlora_python >/dev/null

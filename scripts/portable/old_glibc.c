@@ -33,8 +33,13 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 
 /* exp, log and pow of glibc 2.29 differ from the older ones in errno only, which nothing here reads.
    The linker replaces calls of NAME by calls of __wrap_NAME (--wrap). */
+#ifdef __aarch64__
+#define FIRST "GLIBC_2.17"
+#else
+#define FIRST "GLIBC_2.2.5"
+#endif
 #define OLD(name, parameters, call)                      \
-  __asm__(".symver old_" #name "," #name "@GLIBC_2.2.5"); \
+  __asm__(".symver old_" #name "," #name "@" FIRST);     \
   double old_##name parameters;                          \
   double __wrap_##name parameters { return old_##name call; }
 OLD(exp, (double x), (x))

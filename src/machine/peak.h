@@ -12,6 +12,7 @@
 //   vpdpbusd ymm (VEX)    5       2        10             14
 //   vpdpbusd zmm          5       2        10             24
 //   tdpbf16ps, tdpbusd    52      1/16     4              6, of 8 tiles
+//   those of aarch64      4       4        16             24, of 32 registers
 //
 // Where the latency is just covered, as by 12 chains of vdpbf16ps on Zen 5, the scheduler of the
 // processor loses 7 to 9 %.

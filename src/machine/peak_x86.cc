@@ -209,7 +209,7 @@ const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
       return kLoops[kZmm];
     case SimdTarget::kAvx2:
       return kLoops[kYmm];
-    case SimdTarget::kScalar:
+    default:
       break;
   }
   return kLoops[kXmm];

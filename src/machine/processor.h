@@ -1,6 +1,12 @@
-// Instructions that the compiler offers for x86-64 alone, and their replacements elsewhere.
+// What an architecture alone has: instructions that the compiler offers there, and the questions
+// which of them this processor has.
 #ifndef QLORA_MACHINE_PROCESSOR_H_
 #define QLORA_MACHINE_PROCESSOR_H_
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace qlora {
 
@@ -17,9 +23,26 @@ inline bool HasSlowBfloat16Dots() {
   return __builtin_cpu_is("intel") != 0 && __builtin_cpu_is("cooperlake") == 0;
 }
 #else
-inline void PauseSpin() {}
+inline void PauseSpin() {
+#if defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 inline bool HasBfloat16Dots() { return false; }
 inline bool HasSlowBfloat16Dots() { return false; }
+#endif
+
+#if defined(__aarch64__) && defined(__linux__)
+// sdot: four products of bytes are added to each sum of 32 bits.
+inline bool HasNeonDots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+// bfmmla and usmmla, the products of two rows with two columns, of bfloat16 and of bytes.
+inline bool HasNeonMatrices() {
+  constexpr unsigned long kBoth = HWCAP2_BF16 | HWCAP2_I8MM;
+  return HasNeonDots() && (getauxval(AT_HWCAP2) & kBoth) == kBoth;
+}
+#else
+inline bool HasNeonDots() { return false; }
+inline bool HasNeonMatrices() { return false; }
 #endif
 
 }  // namespace qlora

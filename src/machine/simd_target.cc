@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "base/check.h"
@@ -13,8 +16,15 @@
 namespace qlora {
 namespace {
 
+#if HWY_ARCH_X86
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
                                    SimdTarget::kAvx512Bf16};
+#elif HWY_ARCH_ARM_A64
+constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kNeonDot,
+                                   SimdTarget::kNeonMatrix};
+#else
+constexpr SimdTarget kTargets[] = {SimdTarget::kScalar};
+#endif
 
 // Returns the targets of Highway that this one permits. Better targets have lower bits.
 std::int64_t HighwayTargets(SimdTarget target) {
@@ -28,20 +38,41 @@ std::int64_t HighwayTargets(SimdTarget target) {
   }
 }
 
+// Whether this machine has a target, if it has those before.
+bool IsHere(SimdTarget target) {
+  switch (target) {
+    case SimdTarget::kScalar:
+      return true;
+    case SimdTarget::kAvx2:
+      return (hwy::SupportedTargets() & HWY_AVX2) != 0;
+    case SimdTarget::kAvx512:
+      return (hwy::SupportedTargets() & HWY_AVX3) != 0;
+    case SimdTarget::kAvx512Bf16:
+      return HasBfloat16Dots();
+    case SimdTarget::kNeonDot:
+      return HasNeonDots();
+    case SimdTarget::kNeonMatrix:
+      return HasNeonMatrices();
+  }
+  return false;
+}
+
 // Returns the target that QLORA_TARGET names, or the best one. Errors: InvalidInput for an unknown
 // name, or for a target that this machine lacks.
 SimdTarget FromEnvironment() {
   const char* value = std::getenv("QLORA_TARGET");
   if (value == nullptr || *value == '\0') return BestSimdTarget();
   const SimdTarget most = SimdTargets().back();
+  std::string names;
   for (const SimdTarget target : kTargets) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", NameOf(target));
     if (std::string_view(value) != NameOf(target)) continue;
     if (target > most) {
       ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(most), value);
     }
     return target;
   }
-  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
+  ThrowInvalidInput("QLORA_TARGET: expected one of {}, found '{}'", names, value);
 }
 
 // The target is decided on the first call, once for the process, together with Highway's own
@@ -58,20 +89,19 @@ std::atomic<SimdTarget>& Active() {
 }  // namespace
 
 const char* NameOf(SimdTarget target) {
-  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  constexpr const char* kNames[] = {HWY_ARCH_ARM_A64 ? "neon" : "scalar",
+                                    "avx2",
+                                    "avx512",
+                                    "avx512bf16",
+                                    "neondot",
+                                    "neonmatrix"};
   return kNames[static_cast<int>(target)];
 }
 
 std::span<const SimdTarget> SimdTargets() {
   // kTargets is ascending, so the targets of a machine are its beginning.
-  static const SimdTarget most = [] {
-    const std::int64_t targets = hwy::SupportedTargets();
-    if ((targets & HWY_AVX3) != 0) {
-      return HasBfloat16Dots() ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
-    }
-    return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
-  }();
-  return std::span(kTargets).first(static_cast<std::size_t>(most) + 1);
+  static const auto count = std::ranges::find_if_not(kTargets, IsHere) - std::begin(kTargets);
+  return std::span(kTargets).first(static_cast<std::size_t>(count));
 }
 
 SimdTarget BestSimdTarget() {
@@ -90,7 +120,7 @@ std::string WarnOfScalarKernels() {
 }
 
 void SetSimdTarget(SimdTarget target) {
-  QLORA_DCHECK(target <= SimdTargets().back());
+  QLORA_DCHECK(std::ranges::count(SimdTargets(), target) == 1);
   Active().store(target, std::memory_order_relaxed);
   hwy::SetSupportedTargetsForTest(0);
   hwy::DisableTargets(~HighwayTargets(target));

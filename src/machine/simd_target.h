@@ -14,13 +14,27 @@
 
 namespace qlora {
 
-// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
-// Processors other than x86-64 have kScalar alone, which there means the vectors that they always
-// have.
-enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+// Ascending: each includes the ones before it that its architecture has.
+//   x86-64    kScalar, kAvx2, kAvx512; kAvx512Bf16 adds the bfloat16 dot product
+//   aarch64   kScalar, which there means NEON; kNeonDot adds the dot product of bytes (sdot),
+//             kNeonMatrix the products of matrices of bfloat16 and of bytes (bfmmla, usmmla)
+// Other processors have kScalar alone, which there means the vectors that they always have.
+enum class SimdTarget : std::uint8_t {
+  kScalar,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kNeonDot,
+  kNeonMatrix
+};
 
-// Returns "scalar", "avx2", "avx512", "avx512bf16".
+// Returns "scalar", "avx2", "avx512", "avx512bf16"; on aarch64 "neon", "neondot", "neonmatrix".
 const char* NameOf(SimdTarget target);
+
+// Whether kernels of the target multiply pairs of bfloat16, others widen them to float32.
+inline bool MultipliesBfloat16(SimdTarget target) {
+  return target == SimdTarget::kAvx512Bf16 || target == SimdTarget::kNeonMatrix;
+}
 
 // Returns the targets that this machine has, ascending.
 std::span<const SimdTarget> SimdTargets();

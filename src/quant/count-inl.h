@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+#if HWY_MAX_BYTES >= 32
 
 using D = hn::ScalableTag<float>;
 using D32 = hn::Rebind<std::uint32_t, D>;

@@ -25,7 +25,7 @@ void TabulateOn(const float* map, float scale, float offset, float* out) {
   }
 }
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#if HWY_MAX_BYTES < 32
 
 template <typename T>
 void DecodeScalar(const DecodeRun& run, T* out) {

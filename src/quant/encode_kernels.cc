@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#if HWY_MAX_BYTES < 32
 
 template <typename T>
 std::int64_t EncodeRunOf(const EncodeRun& run, const T* x) {

@@ -34,7 +34,7 @@ struct Fit {
   float denominator;  // sum of w v^2: the m that suits the codes best is the quotient
 };
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#if HWY_MAX_BYTES < 32
 
 class Evaluator {
  public:
@@ -178,7 +178,7 @@ HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
   return best;
 }
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#if HWY_MAX_BYTES < 32
 float BestMultiplierOn(const SearchRun& run) { return Minimize(Evaluator(run)); }
 #else
 template <class Counter>

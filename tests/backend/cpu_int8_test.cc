@@ -98,7 +98,7 @@ TEST_P(CpuInt8, KernelsComputeTheSameBits) {
             return c;
           };
           const std::vector<float> expected = run(cpu::MultiplyInt8AsFloats);
-          for (const cpu::Int8Multiply fast : {cpu::VnniMultiply(), cpu::AvxVnniMultiply()}) {
+          for (const cpu::Int8Multiply fast : cpu::Int8Multiplies()) {
             if (fast == nullptr) continue;
             EXPECT_EQ(run(fast), expected) << k << ' ' << rows << ' ' << width;
           }

@@ -21,7 +21,7 @@ struct Target {
 std::vector<Target> Targets() {
   std::vector<Target> targets;
   for (const SimdTarget simd : SimdTargets()) {
-    if (simd != SimdTarget::kAvx512Bf16) targets.push_back({simd, DType::kF32});
+    if (!MultipliesBfloat16(simd)) targets.push_back({simd, DType::kF32});
     targets.push_back({simd, DType::kBF16});
     targets.push_back({simd, DType::kBF16, FrozenProducts::kInt8});
   }

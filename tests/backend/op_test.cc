@@ -23,8 +23,9 @@ std::vector<BackendUnderTest> Backends() {
                           .precision = {activation, DType::kF32},
                           .compute = compute});
     };
-    // The last two differ in the products of bfloat16 only.
-    if (target != SimdTarget::kAvx512Bf16) add("_f32", DType::kF32, DType::kF32);
+    // These differ from the target before in the products of bfloat16 and of bytes only.
+    if (!MultipliesBfloat16(target) && target != SimdTarget::kNeonDot)
+      add("_f32", DType::kF32, DType::kF32);
     add("_bf16", DType::kBF16, DType::kBF16);
     add("_f32_activations_bf16_products", DType::kF32, DType::kBF16);
   }

@@ -24,7 +24,7 @@ TEST(PeakTest, EachTargetHasTheLoopOfItsKernels) {
     for (const DType compute : {DType::kF32, DType::kBF16}) {
       const PeakLoop& loop = PeakLoopOf(target, compute);
       EXPECT_TRUE(loop.is_there()) << NameOf(target) << " " << loop.instruction;
-      const bool dots = target == SimdTarget::kAvx512Bf16 && compute == DType::kBF16;
+      const bool dots = MultipliesBfloat16(target) && compute == DType::kBF16;
       EXPECT_STREQ(loop.operands, dots ? "bf16" : "f32");
     }
     // Wider vectors do more at a time.

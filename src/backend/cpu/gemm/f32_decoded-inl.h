@@ -32,6 +32,7 @@ void DecodeRows(const QuantizedChunks& in, void* out, std::int64_t stride) {
 template <bool kRound>
 void DecodePanels(const QuantizedChunks& in, std::int64_t row, std::int64_t rows,
                   std::int64_t chunk, float* panels) {
+  static_assert(kPanel % kDecoded == 0);
   for (std::int64_t r = 0; r < rows; ++r) {
     DecodeChunk<kRound>(in, row + r, chunk, [&](std::int64_t i) {
       return panels + (i / kPanel * rows + r) * kPanel + i % kPanel;

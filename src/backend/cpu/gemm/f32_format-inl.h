@@ -22,7 +22,8 @@ namespace {
 using WordTag = hn::RebindToUnsigned<FloatTag>;
 
 // ---- In the order of columns: the 16 values of a block, code * scale, are looked up by nibbles. A
-// byte begins with its upper half. Decode(packed, out) decodes 2 * kLanes consecutive values.
+// byte begins with its upper half. Decode(packed, out) decodes kDecoded consecutive values.
+inline constexpr std::int64_t kDecoded = HWY_TARGET == HWY_NEON ? 16 : 2 * kLanes;
 
 #if HWY_TARGET == HWY_AVX3
 template <bool kRound>
@@ -49,6 +50,39 @@ class BlockDecoder {
 
  private:
   hn::Vec<FloatTag> values_;
+};
+#elif HWY_TARGET == HWY_NEON
+// Byte b of all values is a table, because a shuffle of bytes looks up 16 entries. Interleaved, the
+// bytes are values again.
+template <bool kRound>
+class BlockDecoder {
+ public:
+  HWY_INLINE BlockDecoder(const float* code, float scale) {
+    const FloatTag d;
+    HWY_ALIGN float values[16];
+    for (std::int64_t i = 0; i < 16; i += kLanes) {
+      const auto value = hn::Mul(hn::LoadU(d, code + i), hn::Set(d, scale));
+      hn::Store(Operand<kRound>(d, value), d, values + i);
+    }
+    hn::LoadInterleaved4(ByteTag(), reinterpret_cast<const std::uint8_t*>(values), bytes_[0],
+                         bytes_[1], bytes_[2], bytes_[3]);
+  }
+
+  HWY_INLINE void Decode(const std::uint8_t* packed, float* out) const {
+    const ByteTag d8;
+    const auto half = hn::LoadU(hn::Half<ByteTag>(), packed);
+    const auto pairs = hn::Combine(d8, half, half);
+    const auto index =
+        hn::InterleaveLower(d8, hn::ShiftRight<4>(pairs), hn::And(pairs, hn::Set(d8, 15)));
+    hn::StoreInterleaved4(
+        hn::TableLookupBytes(bytes_[0], index), hn::TableLookupBytes(bytes_[1], index),
+        hn::TableLookupBytes(bytes_[2], index), hn::TableLookupBytes(bytes_[3], index), d8,
+        reinterpret_cast<std::uint8_t*>(out));
+  }
+
+ private:
+  using ByteTag = hn::Repartition<std::uint8_t, WordTag>;
+  hn::Vec<ByteTag> bytes_[4];
 };
 #else
 template <bool kRound>
@@ -95,13 +129,13 @@ class BlockDecoder {
 };
 #endif
 
-// Decodes a chunk; values i ... i + 2 * kLanes - 1 are written to place(i).
+// Decodes a chunk; values i ... i + kDecoded - 1 are written to place(i).
 template <bool kRound, class Place>
 HWY_INLINE void DecodeChunk(const QuantizedChunks& in, std::int64_t row, std::int64_t chunk,
                             const Place& place) {
   const BlockDecoder<kRound> block(in.code, in.scales.At(row, chunk));
   const std::uint8_t* packed = in.At(row, chunk);
-  for (std::int64_t i = 0; i < kChunk; i += 2 * kLanes) block.Decode(packed + i / 2, place(i));
+  for (std::int64_t i = 0; i < kChunk; i += kDecoded) block.Decode(packed + i / 2, place(i));
 }
 
 // ---- In the order of words, which is faster: for dot products, whose x is packed in this order.

@@ -1,10 +1,10 @@
 // 4-bit weights in the form in which kernels read them: chunks of 64 columns of a row, each with
 // one scale. Row-major weights are described here, prepacked ones in prepacked.h.
 //
-// A new format of 4-bit weights touches four places: this description and weight_rows.cc, which
-// makes it of a QuantizedView; f32_format-inl.h; x86/bf16_format-inl.h; and int8/coded_chunks.cc.
-// The last three say how consecutive values are decoded. Tiles, packing and dot products only call
-// those decoders.
+// A new format of 4-bit weights touches these places: this description and weight_rows.cc, which
+// makes it of a QuantizedView; f32_format-inl.h; x86/bf16_format-inl.h and arm/bf16_lanes-inl.h;
+// and int8/coded_chunks.cc. All but the first two say how consecutive values are decoded. Tiles,
+// packing and dot products only call those decoders.
 #ifndef QLORA_BACKEND_CPU_GEMM_FORMAT_H_
 #define QLORA_BACKEND_CPU_GEMM_FORMAT_H_
 

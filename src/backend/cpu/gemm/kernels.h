@@ -179,8 +179,7 @@ inline DType ElementType(const Kernels& kernels) {
 // before.
 const Kernels& SelectKernels(DType compute);
 
-// The folder of an architecture, such as x86/, defines the rest; other processors compile
-// portable.cc in its place.
+// The folder of an architecture, x86/ or arm/, defines the rest.
 
 // Products of pairs of bfloat16; null where this machine has no fast ones.
 const Kernels* Bfloat16Kernels();

@@ -110,7 +110,7 @@ void MultiplyInt8AsFloats(const Int8Product& p) {
 }
 
 Int8Multiply SelectInt8Multiply() {
-  for (const Int8Multiply fast : {VnniMultiply(), AvxVnniMultiply()}) {
+  for (const Int8Multiply fast : Int8Multiplies()) {
     if (fast != nullptr) return fast;
   }
   return MultiplyInt8AsFloats;

@@ -16,6 +16,7 @@
 #ifndef QLORA_BACKEND_CPU_INT8_INT8_PRODUCT_H_
 #define QLORA_BACKEND_CPU_INT8_INT8_PRODUCT_H_
 
+#include <array>
 #include <cstdint>
 
 namespace qlora::cpu {
@@ -46,10 +47,10 @@ Int8Multiply SelectInt8Multiply();
 
 // With the kernels for float32, for all machines.
 void MultiplyInt8AsFloats(const Int8Product& product);
-// With vpdpbusd of AVX512_VNNI or AVX-VNNI; null where this machine has none. Of the folder of an
-// architecture, as the functions at the end of gemm/kernels.h.
-Int8Multiply VnniMultiply();
-Int8Multiply AvxVnniMultiply();
+// With instructions for bytes, the fastest first; null where this machine, as limited by
+// QLORA_TARGET, has none. Of the folder of an architecture, as the functions at the end of
+// gemm/kernels.h.
+std::array<Int8Multiply, 2> Int8Multiplies();
 
 }  // namespace qlora::cpu
 

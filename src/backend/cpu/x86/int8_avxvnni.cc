@@ -9,6 +9,7 @@
 
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/int8/int8_product.h"
+#include "backend/cpu/x86/int8.h"
 #include "backend/int8/codes.h"
 #include "machine/simd_target.h"
 

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds for aarch64 by Debian's cross compiler, and tests that in qemu-user: kernels, the values of tiny
+# decoders, twenty steps, the demo, and files that go from one processor to the other. Takes far longer
+# than the other scripts; nothing runs it by itself.
+#   scripts/test_aarch64.sh
+source "$(dirname "$0")/dependencies.sh"
+need_to_build
+need g++-aarch64-linux-gnu qemu-user-static
+scripts/aarch64_sysroot.sh
+tests=(base_tests quant_tests ggml_tests backend_tests model_tests train_tests)
+build release qlora
+build aarch64 qlora "${tests[@]}"
+took "builds"
+
+# Programs of aarch64, with all instructions that qemu knows unless QEMU_CPU names a processor.
+export QEMU_CPU=${QEMU_CPU:-max} QEMU_LD_PREFIX=$root/build/aarch64-sysroot
+other=$root/build/aarch64/qlora
+printf '#!/bin/sh\nexec qemu-aarch64-static %q "$@"\n' "$root/build/aarch64/bin/qlora" >"$other"
+chmod +x "$other"
+
+declare -A filters=([base_tests]='SimdTargets*:PeakTest*' [model_tests]='*Golden*' [train_tests]='*TrainGolden*')
+for test in "${tests[@]}"; do
+  qemu-aarch64-static "build/aarch64/bin/$test" --gtest_brief=1 --gtest_filter="${filters[$test]:-*}"
+done
+# The vectors that every aarch64 has, on a processor that has no more.
+QEMU_CPU=cortex-a53 qemu-aarch64-static build/aarch64/bin/backend_tests --gtest_brief=1 --gtest_filter='Cpu/*'
+took "tests"
+
+tests/interop/two_processors.py build/release/bin/qlora "$other"
+took "files"
+QLORA=$other scripts/demo.sh build/demo-aarch64
