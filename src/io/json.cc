@@ -27,6 +27,13 @@ std::string ReasonOf(std::string_view text) {
   const std::size_t column = text.find("column ");
   const std::size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
   if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
+  std::string whole;
+  const std::size_t quote = text.rfind('\'');
+  if (quote != text.npos && quote > 0 && static_cast<unsigned char>(text[quote - 1]) >= 0xC0) {
+    // What was read last ends within a character.
+    whole = fmt::format("{}{}", text.substr(0, quote - 1), text.substr(quote));
+    text = whole;
+  }
   constexpr std::size_t kMost = 200;
   return fmt::format("{}{}", FirstBytes(text, kMost), text.size() > kMost ? "..." : "");
 }

@@ -238,6 +238,11 @@ TEST(RecordFileTest, RecordsHaveALimit) {
             text(10));
 }
 
+TEST(RecordFileTest, ErrorsQuoteWholeCharacters) {
+  const Error error = ErrorOf([] { Open("d.jsonl", "{\"a\": \u00a01}").Read(0); });
+  EXPECT_EQ(std::string(error.what()).find('\xc2'), std::string::npos) << error.what();
+}
+
 TEST(RecordFileTest, ErrorsQuoteTheBeginningOfLongTexts) {
   const std::string digits(100'000, '7');
   const std::string words = "\"" + std::string(100'000, 'x');
