@@ -52,7 +52,7 @@ int ThreadCount(std::int64_t threads) {
 
 void Say(const Console& console, std::string_view text) {
   // Printable: names and texts of files may hold escape sequences.
-  console.err << Fitted(console.style, Printable(text)) << std::endl;
+  console.err << Fitted(console.style, Printable(Shortened(text))) << std::endl;
 }
 
 std::string Shown(const Console& console, std::string_view text) {

@@ -36,8 +36,9 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
   return false;
 }
 
-void PrintFailure(const Console& console, int code, const std::string& message,
+void PrintFailure(const Console& console, int code, const std::string& whole,
                   const std::string& advice, bool json) {
+  const std::string message = Shortened(whole);
   constexpr std::string_view kError = "error:";
   const std::string text = Fitted(console.style, fmt::format("{} {}", kError, Printable(message)));
   console.err << Colored(console.style, "1;31", kError) << text.substr(kError.size()) << '\n';

@@ -1,5 +1,7 @@
 #include "terminal/text_wrap.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/text.h"
@@ -80,6 +82,18 @@ std::string WrapCommand(std::string_view command, std::int64_t columns, std::int
     command.remove_prefix(part.size());
   }
   return out;
+}
+
+std::string Shortened(std::string_view message) {
+  constexpr std::size_t kMost = 16384;
+  constexpr std::size_t kBegin = 4096;
+  constexpr std::size_t kEnd = 1024;
+  if (message.size() <= kMost) return std::string(message);
+  const std::string_view begin = FirstBytes(message, kBegin);
+  std::string_view end = message.substr(message.size() - kEnd);
+  while (!end.empty() && ContinuesCharacter(end[0])) end.remove_prefix(1);
+  return fmt::format("{} ... ({} bytes are not shown) ... {}", begin,
+                     message.size() - begin.size() - end.size(), end);
 }
 
 std::string Fitted(const TerminalStyle& style, std::string_view text) {

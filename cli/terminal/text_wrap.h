@@ -27,6 +27,10 @@ std::string WrapLines(std::string_view text, std::int64_t columns);
 // option.
 std::string WrapCommand(std::string_view command, std::int64_t columns, std::int64_t indent);
 
+// Returns a message without the middle of a text, a name or a number in it that takes pages: files
+// may hold some of any length.
+std::string Shortened(std::string_view message);
+
 // Wraps `text` to the width of a terminal. Files and pipes get `text` unchanged, for grep.
 std::string Fitted(const TerminalStyle& style, std::string_view text);
 

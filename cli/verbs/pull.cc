@@ -142,7 +142,8 @@ class PullVerb : public Verb {
             "templates. Every file is checked against its hash. Existing files are kept; "
             "interrupted downloads resume. Prints the folder of the files. Reads HF_TOKEN, "
             "HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and the other variables of Hugging Face's "
-            "programs. Nothing else but ranks on several machines uses the network.",
+            "programs. Besides this verb, only `qlora serve` and ranks on several machines use "
+            "the network.",
         .examples = {"qlora pull Qwen/Qwen3-0.6B", "qlora pull org/name@v1.0 --exclude '*.md'",
                      "qlora pull --dataset org/name"},
         .positionals = {"repository"},

@@ -75,12 +75,18 @@ struct TrainOptions {
   double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B divided by the rate of A
   double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
-  std::int64_t lr_scheduler_cycles = 1;
-  double min_lr = 0;                     // where a schedule ends; 0: not set
-  double min_lr_rate = 0;                // the same as a share of learning_rate
-  double lr_scheduler_power = 1;         // of polynomial
-  std::int64_t lr_decay_steps = 0;       // of warmup_stable_decay; 0: a tenth of the run
-  std::string lr_decay_type = "cosine";  // of warmup_stable_decay: cosine, linear, 1-sqrt
+  double lr_scheduler_cycles = 1;           // of cosine_with_restarts
+  double lr_scheduler_waves = 0.5;          // of other cosines; 0.5: they fall once
+  std::int64_t lr_scheduler_timescale = 0;  // of inverse_sqrt; 0: the warm-up steps, or 10000
+  double min_lr = 0;                        // where a schedule ends; 0: not set
+  double min_lr_rate = 0;                   // the same as a share of learning_rate
+  double lr_scheduler_power = 1;            // of polynomial
+  // Of warmup_stable_decay.
+  std::int64_t lr_decay_steps = 0;        // 0: a tenth of the run
+  std::string lr_decay_type = "cosine";   // cosine, linear, 1-sqrt
+  std::int64_t lr_stable_steps = -1;      // -1: what warm-up and decay leave
+  std::string lr_warmup_type = "linear";  // linear, cosine, 1-sqrt
+  double lr_warmup_rate = -1;             // of cosine_warmup_with_min_lr; -1: 1 / warm-up steps
   double warmup_ratio = 0.03;
   std::int64_t warmup_steps = 0;
   double weight_decay = 0;

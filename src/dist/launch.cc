@@ -76,6 +76,16 @@ Launched ReadLauncher(const Variable& variable) {
   const bool unclear =
       world != 1 && !address.empty() && (!text("RANK").empty() || !text("WORLD_SIZE").empty());
   if (!several && !unclear) return alone;
+  // Who hears a proof may try keys on it. An empty one is a slip that would let anybody join.
+  constexpr std::size_t kShortestKey = 16;
+  const std::optional<std::string> key = variable("QLORA_MEETING_KEY");
+  if (key && key->size() < kShortestKey) {
+    alone.problem = fmt::format(
+        "QLORA_MEETING_KEY has {} characters, expected {} or more, which nobody can guess; set it "
+        "to a random text, such as that of `openssl rand -hex 16`, on all ranks, or unset it",
+        key->size(), kShortestKey);
+    return alone;
+  }
   const bool is_torchrun = variable("TORCHELASTIC_RUN_ID").has_value();
   // The agent of torchrun listens at the port itself.
   const bool is_taken = text("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -85,7 +95,7 @@ Launched ReadLauncher(const Variable& variable) {
             .rank = *rank,
             .size = *world,
             .meeting = {address, port},
-            .key = text("QLORA_MEETING_KEY"),
+            .key = key.value_or(""),
             .is_of_pod = !is_torchrun};
   }
   alone.problem = fmt::format(

@@ -187,6 +187,23 @@ class Prober {
   std::string bos_;  // "" where the tokenizer puts none in front
 };
 
+// Whether the template shows a tool. One that reads the tools to refuse them shows none.
+bool ShowsTools(const ChatTemplate& chat) {
+  constexpr const char* kTool = "Qtool0q";
+  const OrderedJson messages = MessagesOf(false, 1, false);
+  const OrderedJson tools = {
+      {{"type", "function"},
+       {"function",
+        {{"name", kTool},
+         {"description", "Q"},
+         {"parameters", {{"type", "object"}, {"properties", OrderedJson::object()}}}}}}};
+  try {
+    return chat.Prompt(messages, tools).find(kTool) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // Whether the text may stand in a TEMPLATE in three quotes, outside of actions.
 bool IsPlain(std::string_view text) {
   for (const std::string_view mark : {"{{", "}}", "\"\"\"", "{%"}) {
@@ -253,7 +270,7 @@ OllamaTemplate OllamaTemplateOf(const Tokenizer& tokenizer) {
         "the chat template has no place for a system message, and so has TEMPLATE of the "
         "Modelfile");
   }
-  if (chat->ReadsVariable("tools")) {
+  if (ShowsTools(*chat)) {
     found.notes.push_back(
         "TEMPLATE of the Modelfile has messages alone: tools of the chat template cannot be "
         "written in Go's language of templates");

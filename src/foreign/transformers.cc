@@ -134,24 +134,26 @@ std::string ScheduleOf(const MigrationTarget& target) {
   return LowerCase(target.ValueOf("lr_scheduler_type"));
 }
 
-// The waves of a cosine: a half is the usual one; whole numbers (2, 2.0) are restarts of the
-// schedule that has them. Where the schedule is not known, lr_scheduler_cycles is refused for
-// others.
+// Cycles of cosine_with_restarts, waves of other cosines, of which a half is the usual one. Where
+// the schedule is not known, whole numbers are cycles: each option is refused for the other
+// schedules.
 void MigrateCycles(const YAML::Node& value, MigrationTarget& target) {
   constexpr double kMost = 1e9;
   const std::string schedule = ScheduleOf(target);
-  const bool restarts = schedule == "cosine_with_restarts";
   double cycles = -1;
-  YAML::convert<double>::decode(value, cycles);
-  const bool is_whole = cycles >= 0 && cycles <= kMost && std::floor(cycles) == cycles;
-  if (cycles == 0.5 && !restarts) {
-    target.NotNeeded("the cosine falls once");
-  } else if (is_whole && (schedule.empty() || restarts)) {
-    if (cycles == 1) return target.NotNeeded("cosine_with_restarts falls once by default");
-    target.Carry("lr_scheduler_cycles", YAML::Node(static_cast<std::int64_t>(cycles)));
-  } else {
+  const bool is_number = YAML::convert<double>::decode(value, cycles) && cycles <= kMost;
+  const bool restarts =
+      schedule == "cosine_with_restarts" || (schedule.empty() && std::floor(cycles) == cycles);
+  const bool has_cosine = schedule.starts_with("cosine") || schedule == "warmup_stable_decay";
+  if (!is_number || !(cycles > 0) || !(schedule.empty() || has_cosine)) {
     target.Unsupported(
-        "restarts are lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts");
+        "lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts and lr_scheduler_waves of "
+        "other cosines take a positive number");
+  } else if (cycles == (restarts ? 1 : 0.5)) {
+    target.NotNeeded("the cosine falls once by default");
+  } else {
+    target.Carry(restarts ? "lr_scheduler_cycles" : "lr_scheduler_waves",
+                 YAML::Node(fmt::format("{}", cycles)));
   }
 }
 
@@ -162,11 +164,13 @@ constexpr std::pair<std::string_view, const char*> kScheduleParameters[] = {
     {"min_lr_rate", "min_lr_rate"},
     {"min_lr_ratio", "min_lr_rate"},
     {"power", "lr_scheduler_power"},
-    {"num_cycles", "lr_scheduler_cycles"},
+    {"num_cycles", ""},
+    {"timescale", "lr_scheduler_timescale"},
     {"num_decay_steps", "lr_decay_steps"},
     {"decay_type", "lr_decay_type"},
-    {"warmup_type", ""},
-    {"num_stable_steps", ""},
+    {"num_stable_steps", "lr_stable_steps"},
+    {"warmup_type", "lr_warmup_type"},
+    {"warmup_lr_rate", "lr_warmup_rate"},
 };
 
 void MigrateScheduleParameter(const std::string& key, const YAML::Node& value,
@@ -177,8 +181,10 @@ void MigrateScheduleParameter(const std::string& key, const YAML::Node& value,
   if (known == std::end(kScheduleParameters)) {
     target.Unsupported(fmt::format(
         "schedules have no parameter {} here; theirs are min_lr, min_lr_rate, lr_scheduler_cycles "
-        "(num_cycles), lr_scheduler_power (power), lr_decay_steps (num_decay_steps) and "
-        "lr_decay_type (decay_type)",
+        "and lr_scheduler_waves (num_cycles), lr_scheduler_power (power), lr_scheduler_timescale "
+        "(timescale), lr_decay_steps (num_decay_steps), lr_decay_type (decay_type), "
+        "lr_stable_steps (num_stable_steps), lr_warmup_type (warmup_type) and lr_warmup_rate "
+        "(warmup_lr_rate)",
         key));
   } else if (IsNone(value)) {
     target.NotNeeded("empty: the default");
@@ -186,11 +192,6 @@ void MigrateScheduleParameter(const std::string& key, const YAML::Node& value,
     MigrateCycles(value, target);
   } else if (key == "num_decay_steps" && IsOff(value)) {
     target.Unsupported("without a decay the schedule is lr_scheduler_type constant_with_warmup");
-  } else if (key == "warmup_type") {
-    LowerText(value) == "linear" ? target.NotNeeded("the warm-up is linear")
-                                 : target.Unsupported("the warm-up is linear");
-  } else if (key == "num_stable_steps") {
-    target.Unsupported("the stable part is what warm-up and lr_decay_steps leave of the run");
   } else {
     target.Carry(known->second, value);
   }

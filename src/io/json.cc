@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "io/foreign_content.h"
 
 namespace qlora {
@@ -19,13 +20,22 @@ namespace {
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 // Returns the reason in a message of the library, which puts "[json.exception.parse_error.101]
-// parse error at line 1, column 2: " before it.
+// parse error at line 1, column 2: " before it. What the message quotes of the text may be long.
 std::string ReasonOf(std::string_view text) {
   const std::size_t name = text.find("] ");
   if (name != std::string_view::npos) text.remove_prefix(name + 2);
   const std::size_t column = text.find("column ");
   const std::size_t colon = column == std::string_view::npos ? column : text.find(": ", column);
-  return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
+  if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
+  std::string whole;
+  const std::size_t quote = text.rfind('\'');
+  if (quote != text.npos && quote > 0 && static_cast<unsigned char>(text[quote - 1]) >= 0xC0) {
+    // What was read last ends within a character.
+    whole = fmt::format("{}{}", text.substr(0, quote - 1), text.substr(quote));
+    text = whole;
+  }
+  constexpr std::size_t kMost = 200;
+  return fmt::format("{}{}", FirstBytes(text, kMost), text.size() > kMost ? "..." : "");
 }
 
 // Builds a value as the library does, but for whole numbers beyond 64 bits, which the library takes

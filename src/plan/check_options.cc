@@ -30,6 +30,12 @@ void CheckSchedule(const TrainOptions& o) {
   if (o.min_lr > o.learning_rate) {
     ThrowInvalidInput("min_lr {} is above learning_rate {}", o.min_lr, o.learning_rate);
   }
+  if (o.lr_stable_steps < -1) {
+    ThrowInvalidInput("lr_stable_steps must be 0 or more, or -1, found {}", o.lr_stable_steps);
+  }
+  if (o.lr_warmup_rate != -1 && !(o.lr_warmup_rate >= 0 && o.lr_warmup_rate <= 1)) {
+    ThrowInvalidInput("lr_warmup_rate must be 0 to 1, or -1, found {}", o.lr_warmup_rate);
+  }
 }
 
 void CheckAnchor(const TrainOptions& o) {
@@ -130,6 +136,8 @@ void CheckRanges(const TrainOptions& o) {
   share("sgd_momentum", o.sgd_momentum);
   positive("loraplus_lr_ratio", o.loraplus_lr_ratio);
   positive("lr_scheduler_cycles", o.lr_scheduler_cycles);
+  positive("lr_scheduler_waves", o.lr_scheduler_waves);
+  not_negative("lr_scheduler_timescale", o.lr_scheduler_timescale);
   not_negative("embedding_learning_rate", o.embedding_learning_rate);
   share("warmup_ratio", o.warmup_ratio);
   not_negative("min_lr", o.min_lr);

@@ -160,12 +160,22 @@ void TrainOptions::DeclareOptimizer(OptionTable& table) {
   table.Add("embedding_learning_rate", &embedding_learning_rate,
             "learning rate for modules_to_save; 0: as learning_rate",
             {"embedding_lr", "loraplus_lr_embedding"});
-  table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(), "learning rate schedule",
-               {"lr_scheduler"});
+  table
+      .Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(), "learning rate schedule",
+              {"lr_scheduler"})
+      .hint =
+      "reduce_lr_on_plateau and greedy follow the losses of a run, which no schedule here does";
   table.Add("lr_scheduler_cycles", &lr_scheduler_cycles,
             "number of cycles of lr_scheduler_type cosine_with_restarts", {"num_cycles"});
+  table.Add("lr_scheduler_waves", &lr_scheduler_waves,
+            "waves of a cosine without restarts (num_cycles in transformers); 0.5: it falls once");
+  table.Add("lr_scheduler_timescale", &lr_scheduler_timescale,
+            "steps in which lr_scheduler_type inverse_sqrt falls to 0.71 times its peak; 0: as "
+            "many as the warm-up has, or 10000 without one",
+            {"timescale"});
   table.Add("min_lr", &min_lr,
-            "learning rate at which a schedule that falls ends; 0: the end of lr_scheduler_type",
+            "learning rate at which a schedule that falls ends; 0: the end of lr_scheduler_type, "
+            "of polynomial 1e-7",
             {"lr_end"});
   table.Add("min_lr_rate", &min_lr_rate, "min_lr as a fraction of learning_rate", {"min_lr_ratio"});
   table.Add("lr_scheduler_power", &lr_scheduler_power, "power of lr_scheduler_type polynomial");
@@ -175,7 +185,19 @@ void TrainOptions::DeclareOptimizer(OptionTable& table) {
       "0: a tenth of the run",
       {"num_decay_steps"});
   table.Choice("lr_decay_type", &lr_decay_type, {"cosine", "linear", "1-sqrt"},
-               "how the learning rate of lr_scheduler_type warmup_stable_decay falls");
+               "how the learning rate of lr_scheduler_type warmup_stable_decay falls",
+               {"decay_type"});
+  table.Add("lr_stable_steps", &lr_stable_steps,
+            "steps of lr_scheduler_type warmup_stable_decay between warm-up and decay; -1: what "
+            "these leave of the run",
+            {"num_stable_steps"});
+  table.Choice("lr_warmup_type", &lr_warmup_type, {"linear", "cosine", "1-sqrt"},
+               "how the learning rate of lr_scheduler_type warmup_stable_decay rises",
+               {"warmup_type"});
+  table.Add("lr_warmup_rate", &lr_warmup_rate,
+            "share of learning_rate in the first step of lr_scheduler_type "
+            "cosine_warmup_with_min_lr; -1: one over the warm-up steps",
+            {"warmup_lr_rate"});
   table.Add("warmup_ratio", &warmup_ratio,
             "fraction of steps spent warming up the learning rate from 0");
   table.Add("warmup_steps", &warmup_steps,
@@ -285,6 +307,47 @@ void ApplyPaper(OptionTable& table) {
   }
 }
 
+// An option that depends on others, with the condition under which it is used.
+struct IdleRule {
+  const char* option;
+  bool used;
+  const char* reason;
+};
+
+std::vector<IdleRule> ScheduleRules(const TrainOptions& options) {
+  constexpr const char* kNoWarmup =
+      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoEnd =
+      "the learning rate of lr_scheduler_type does not fall to an end; leave it out";
+  constexpr const char* kNoDecay =
+      "it is an option of lr_scheduler_type warmup_stable_decay; leave it out";
+  const SchedulerType schedule = ParseSchedulerType(options.lr_scheduler_type);
+  const bool warms_up = schedule != SchedulerType::kConstant;
+  const bool decays_last = schedule == SchedulerType::kWarmupStableDecay;
+  return {
+      {"warmup_ratio", warms_up, kNoWarmup},
+      {"warmup_steps", warms_up, kNoWarmup},
+      {"lr_scheduler_cycles", schedule == SchedulerType::kCosineWithRestarts,
+       "it is an option of lr_scheduler_type cosine_with_restarts; other cosines have "
+       "lr_scheduler_waves"},
+      {"lr_scheduler_waves",
+       HasWaves(schedule) && !(decays_last && options.lr_decay_type != "cosine"),
+       "it is an option of schedules with a cosine that falls once; leave it out"},
+      {"lr_scheduler_timescale", schedule == SchedulerType::kInverseSqrt,
+       "it is an option of lr_scheduler_type inverse_sqrt; leave it out"},
+      {"lr_warmup_rate", schedule == SchedulerType::kCosineWarmupWithMinLr,
+       "it is an option of lr_scheduler_type cosine_warmup_with_min_lr; leave it out"},
+      {"min_lr", HasEnd(schedule), kNoEnd},
+      {"min_lr_rate", HasEnd(schedule), kNoEnd},
+      {"lr_scheduler_power", schedule == SchedulerType::kPolynomial,
+       "it is an option of lr_scheduler_type polynomial; leave it out"},
+      {"lr_decay_steps", decays_last, kNoDecay},
+      {"lr_decay_type", decays_last, kNoDecay},
+      {"lr_stable_steps", decays_last, kNoDecay},
+      {"lr_warmup_type", decays_last, kNoDecay},
+  };
+}
+
 }  // namespace
 
 // The adapter comes first: its values count as set, and a preset does not change them. `table`
@@ -299,8 +362,8 @@ void TrainOptions::Complete(OptionTable& table) const {
     table.Set("warmup_ratio", "0", lr_scheduler_type);
   }
   const bool has_end = table.Find("min_lr")->set || table.Find("min_lr_rate")->set;
-  if (lr_scheduler_type == "cosine_with_min_lr" && !has_end) {
-    ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
+  if (lr_scheduler_type.ends_with("with_min_lr") && !has_end) {
+    ThrowInvalidInput("lr_scheduler_type {} needs min_lr or min_lr_rate", lr_scheduler_type);
   }
   if (TrainsPreferences(*this) && !table.Find("learning_rate")->set) {
     table.Set("learning_rate", fmt::format("{}", kUsualPreferenceRate), "preference_loss");
@@ -320,31 +383,16 @@ void TrainOptions::Complete(OptionTable& table) const {
 // from being used. The values are compared as text, because only the table of the command line
 // knows which options were set, and callers of the library have no such table.
 std::vector<IdleOption> TrainOptions::Idle() const {
-  struct Rule {
-    const char* option;
-    bool used;
-    const char* reason;
-  };
   const UpdateRule rule = ParseOptimizer(optim).rule;
   const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
   const bool prompts = !sample_prompts.empty();
-  const bool warms_up = lr_scheduler_type != "constant";
-  const SchedulerType schedule = ParseSchedulerType(lr_scheduler_type);
-  const bool decays_last = schedule == SchedulerType::kWarmupStableDecay;
   const bool saves = save_steps > 0 || saves_per_epoch > 0 || save_ratio > 0;
   constexpr const char* kNoEval =
       "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
   constexpr const char* kNoAnchor = "there is no anchor; name texts, or leave it out";
   constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
-  constexpr const char* kNoWarmup =
-      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
-  constexpr const char* kNoEnd =
-      "the learning rate of lr_scheduler_type does not fall to an end; leave it out";
-  constexpr const char* kNoDecay =
-      "it is an option of lr_scheduler_type warmup_stable_decay; leave it out";
   constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
-  // The options that depend on others, with the condition under which they are used.
-  const auto rules = std::to_array<Rule>({
+  std::vector<IdleRule> rules = {
       {"recompute", gradient_checkpointing || recompute == "none",
        "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
       {"int8_backward", compute_dtype == "int8",
@@ -353,16 +401,6 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
       {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},
       {"adam_epsilon", rule == UpdateRule::kAdamW, "only AdamW uses it; leave it out"},
-      {"warmup_ratio", warms_up, kNoWarmup},
-      {"warmup_steps", warms_up, kNoWarmup},
-      {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
-       "it is an option of lr_scheduler_type cosine_with_restarts; leave it out"},
-      {"min_lr", HasEnd(schedule), kNoEnd},
-      {"min_lr_rate", HasEnd(schedule), kNoEnd},
-      {"lr_scheduler_power", schedule == SchedulerType::kPolynomial,
-       "it is an option of lr_scheduler_type polynomial; leave it out"},
-      {"lr_decay_steps", decays_last, kNoDecay},
-      {"lr_decay_type", decays_last, kNoDecay},
       {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
        "it is the learning rate of modules_to_save, which names no module; leave it out"},
       {"anchor_weight", !anchor.empty(), kNoAnchor},
@@ -382,7 +420,8 @@ std::vector<IdleOption> TrainOptions::Idle() const {
        "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
       {"save_total_limit", saves || load_best_model_at_end,
        "no checkpoint is saved during training; set save_steps, or leave it out"},
-  });
+  };
+  for (const IdleRule& row : ScheduleRules(*this)) rules.push_back(row);
   // Declare binds a table to options that the table may change, so it is given copies.
   TrainOptions mine = *this;
   TrainOptions neutral;
@@ -392,7 +431,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   mine.Declare(values);
   neutral.Declare(neutral_values);
   std::vector<IdleOption> idle;
-  for (const Rule& row : rules) {
+  for (const IdleRule& row : rules) {
     const bool asks =
         values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
     if (asks && !row.used) idle.push_back({row.option, row.reason});

@@ -22,6 +22,12 @@ constexpr std::size_t kOutBytes = std::size_t{1} << 18;     // decompressed at a
 constexpr std::string_view kGzipMagic = "\x1F\x8B";
 constexpr std::string_view kZstdMagic = "\x28\xB5\x2F\xFD";
 
+// True for a frame of zstd, and for one that is skipped, with which parallel compressors begin a
+// file: 0x184D2A50 to 0x184D2A5F.
+bool IsZstd(std::string_view head) {
+  return head == kZstdMagic || (head.ends_with("\x2A\x4D\x18") && (head[0] & 0xF0) == 0x50);
+}
+
 // The way from a compressed file to the sink, with the checks that both forms share.
 class Decompression {
  public:
@@ -136,7 +142,7 @@ FileBytes Decompressed(const FileBytes& file, const std::filesystem::path& folde
                        const ContentLimits& limits) {
   const std::string head = file.Read(0, kZstdMagic.size());
   const bool gzip = head.starts_with(kGzipMagic);
-  if (!gzip && head != kZstdMagic) return file;
+  if (!gzip && !IsZstd(head)) return file;
   return MakeText(file, "decompressed", folder, [&](const TextSink& sink) {
     Decompression decompression(file, limits, sink);
     gzip ? decompression.Gzip() : decompression.Zstd();

@@ -37,9 +37,10 @@ void ListFiles(const fs::path& root, const fs::path& folder, int depth,
     std::error_code ignored;
     if (IsHidden(path)) continue;
     if (entry.is_directory(ignored)) {
-      if (depth == 0) continue;
       if (entry.is_symlink(ignored)) {
         add(path, "a link to a folder");
+      } else if (depth == 0) {
+        add(path, "a folder");
       } else {
         ListFiles(root, path, depth - 1, files);
       }

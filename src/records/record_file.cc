@@ -182,12 +182,25 @@ OrderedJson RecordFile::Read(std::int64_t i) const {
   return record;
 }
 
-// The bytes up to the next record hold more than the record: blank lines, which may be many, blank
-// rows, or a comma.
+// The bytes up to the next record hold more than the record: blank lines, which may be many, or the
+// comma of an array.
+std::uint64_t RecordFile::EndOf(std::uint64_t begin, std::uint64_t end) const {
+  constexpr std::uint64_t kPiece = std::uint64_t{1} << 16;
+  while (end > begin) {
+    const std::uint64_t from = end - std::min(end - begin, kPiece);
+    const std::string piece = file_.Read(from, end - from);
+    const std::size_t last = piece.find_last_not_of(has_lines() ? " \t\r\n" : " \t\r\n,");
+    if (last != piece.npos) return from + last + 1;
+    end = from;
+  }
+  return begin;
+}
+
+// Behind a row of CSV there may be blank rows as well.
 std::string RecordFile::ReadBytes(std::uint64_t begin, std::uint64_t end) const {
   const auto most = static_cast<std::uint64_t>(limits_.record_bytes());
+  if (!has_header() && end - begin > most) end = EndOf(begin, end);
   std::string bytes = file_.Read(begin, std::min(end - begin, most + 1));
-  if (!has_header() && end - begin > most) bytes.resize(bytes.find_last_not_of(" \t\r\n") + 1);
   if (has_header()) {
     CsvScanner scanner(dialect_.delimiter);
     std::size_t length = 0;

@@ -87,6 +87,7 @@ class RecordFile {
   void IndexRows(std::uint64_t begin);
   void ReadColumns();
   void FindDialect();
+  std::uint64_t EndOf(std::uint64_t begin, std::uint64_t end) const;
   std::string ReadBytes(std::uint64_t begin, std::uint64_t end) const;
   OrderedJson ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const;
   OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;

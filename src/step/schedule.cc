@@ -21,6 +21,7 @@ constexpr auto kSchedulerNames = std::to_array<std::pair<std::string_view, Sched
     {"inverse_sqrt", SchedulerType::kInverseSqrt},
     {"polynomial", SchedulerType::kPolynomial},
     {"cosine_with_min_lr", SchedulerType::kCosineWithMinLr},
+    {"cosine_warmup_with_min_lr", SchedulerType::kCosineWarmupWithMinLr},
     {"warmup_stable_decay", SchedulerType::kWarmupStableDecay},
 });
 
@@ -46,6 +47,8 @@ double CosineDecay(double progress) {
 }
 double LinearDecay(double progress) { return 1 - progress; }
 double RootDecay(double progress) { return 1 - std::sqrt(progress); }
+double CosineRise(double progress) { return 0.5 * (1 - std::cos(std::numbers::pi * progress)); }
+double RootRise(double progress) { return 1 - std::sqrt(1 - progress); }
 
 // The share of the highest rate at which the schedule ends.
 double EndOf(const TrainOptions& options, SchedulerType type) {
@@ -59,6 +62,8 @@ double EndOf(const TrainOptions& options, SchedulerType type) {
 std::int64_t DecaySteps(const TrainOptions& options, const Schedule& schedule) {
   const std::int64_t wanted =
       options.lr_decay_steps > 0 ? options.lr_decay_steps : (schedule.total_steps + 9) / 10;
+  // Behind stable steps that are given, the end of the run cuts the decay.
+  if (options.lr_stable_steps >= 0) return wanted;
   return std::clamp<std::int64_t>(schedule.total_steps - schedule.warmup_steps, 0, wanted);
 }
 
@@ -83,6 +88,11 @@ bool HasEnd(SchedulerType type) {
          type != SchedulerType::kInverseSqrt;
 }
 
+bool HasWaves(SchedulerType type) {
+  return type == SchedulerType::kCosine || type == SchedulerType::kCosineWithMinLr ||
+         type == SchedulerType::kCosineWarmupWithMinLr || type == SchedulerType::kWarmupStableDecay;
+}
+
 std::vector<std::string> SchedulerNames() {
   std::vector<std::string> names;
   for (const auto& entry : kSchedulerNames) names.emplace_back(entry.first);
@@ -91,17 +101,34 @@ std::vector<std::string> SchedulerNames() {
 
 // With lr the highest rate, w warm-up steps, n steps and p = (step - w) / (n - w):
 //
-//   step < w              lr step / w
-//   linear                lr (1 - p)
-//   cosine                lr (1 + cos(pi p)) / 2
-//   cosine_with_restarts  lr (1 + cos(pi frac(cycles p))) / 2
-//   inverse_sqrt          lr / sqrt(1 + (step - w) / t), t = w or 10000
-//   polynomial            lr (1 - p)^power
-//   cosine_with_min_lr    as cosine
-//   warmup_stable_decay   lr until n - d, then lr decay((step - (n - d)) / d), of the last d steps
+//   step < w                   lr step / w
+//   linear                     lr (1 - p)
+//   cosine                     lr (1 + cos(2 pi waves p)) / 2
+//   cosine_with_restarts       lr (1 + cos(pi frac(cycles p))) / 2
+//   inverse_sqrt               lr / sqrt(1 + (step - w) / t), t = timescale, w or 10000
+//   polynomial                 lr (1 - p)^power
+//   cosine_with_min_lr         as cosine
+//   cosine_warmup_with_min_lr  as cosine, one step ahead, in the warm-up too: lr (step + 1) / w, or
+//                              from warmup_rate on in a line
+//   warmup_stable_decay        lr until n - d, then lr decay((step - (n - d)) / d), of the last d
+//                              steps; with stable steps s from w + s on; in the warm-up rise
 //
 // A factor f of lr becomes f (1 - e) + e where the schedule ends at e lr; in the warm-up that of
 // warmup_stable_decay alone.
+double Schedule::InWarmup(double step) const {
+  const double warmup = std::max(1.0, static_cast<double>(warmup_steps));
+  if (type == SchedulerType::kWarmupStableDecay) {
+    const double factor = rise != nullptr ? rise(step / warmup) : step / warmup;
+    return learning_rate * (factor * (1 - end) + end);
+  }
+  if (type == SchedulerType::kCosineWarmupWithMinLr) {
+    if (warmup_rate < 0) return learning_rate * (step + 1) / warmup;
+    const double progress = step / std::max(1.0, warmup - 1);
+    return learning_rate * (warmup_rate + (1 - warmup_rate) * progress);
+  }
+  return learning_rate * step / warmup;
+}
+
 double Schedule::At(std::int64_t step) const {
   if (type == SchedulerType::kConstant) return learning_rate;
   const double s = static_cast<double>(step);
@@ -109,10 +136,7 @@ double Schedule::At(std::int64_t step) const {
   const auto above_end = [this](double factor) {
     return learning_rate * (factor * (1 - end) + end);
   };
-  if (step < warmup_steps) {
-    if (type == SchedulerType::kWarmupStableDecay) return above_end(s / std::max(1.0, warmup));
-    return learning_rate * s / std::max(1.0, warmup);
-  }
+  if (step < warmup_steps) return InWarmup(s);
   const double span = std::max(1.0, static_cast<double>(total_steps - warmup_steps));
   const double progress = (s - warmup) / span;
   switch (type) {
@@ -123,24 +147,30 @@ double Schedule::At(std::int64_t step) const {
       return above_end(std::max(0.0, LinearDecay(progress)));
     case SchedulerType::kCosine:
     case SchedulerType::kCosineWithMinLr:
-      return above_end(CosineDecay(progress));
+      return above_end(CosineDecay(2 * waves * progress));
+    case SchedulerType::kCosineWarmupWithMinLr:
+      return above_end(CosineDecay(2 * waves * (progress + 1 / span)));
     case SchedulerType::kCosineWithRestarts: {
       if (progress >= 1) return above_end(0);
-      const double phase = std::fmod(static_cast<double>(cycles) * progress, 1.0);
+      const double phase = std::fmod(cycles * progress, 1.0);
       return above_end(CosineDecay(phase));
     }
     case SchedulerType::kPolynomial:
       return above_end(std::pow(std::max(0.0, 1 - progress), power));
     case SchedulerType::kWarmupStableDecay: {
-      const std::int64_t decayed = step - (total_steps - decay_steps);
+      const std::int64_t begin =
+          stable_steps >= 0 ? warmup_steps + stable_steps : total_steps - decay_steps;
+      const std::int64_t decayed = step - begin;
       if (decayed < 0) return learning_rate;
       if (decayed >= decay_steps) return above_end(0);
-      return above_end(decay(static_cast<double>(decayed) / static_cast<double>(decay_steps)));
+      return above_end(
+          decay(2 * waves * static_cast<double>(decayed) / static_cast<double>(decay_steps)));
     }
     case SchedulerType::kInverseSqrt: {
-      // transformers: timescale = warm-up steps, or 10000 without warm-up.
-      const double timescale = warmup_steps > 0 ? warmup : 10000.0;
-      return learning_rate / std::sqrt((s + timescale - warmup) / timescale);
+      const double scale = timescale > 0      ? static_cast<double>(timescale)
+                           : warmup_steps > 0 ? warmup
+                                              : 10000.0;
+      return learning_rate / std::sqrt((s + scale - warmup) / scale);
     }
   }
   return learning_rate;
@@ -171,8 +201,15 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
   schedule.cycles = options.lr_scheduler_cycles;
   if (HasEnd(schedule.type)) schedule.end = EndOf(options, schedule.type);
   schedule.power = options.lr_scheduler_power;
+  schedule.timescale = options.lr_scheduler_timescale;
+  schedule.warmup_rate = options.lr_warmup_rate;
+  schedule.waves = options.lr_scheduler_waves;
   if (schedule.type == SchedulerType::kWarmupStableDecay) {
+    schedule.stable_steps = options.lr_stable_steps;
     schedule.decay_steps = DecaySteps(options, schedule);
+    schedule.rise = options.lr_warmup_type == "cosine"   ? CosineRise
+                    : options.lr_warmup_type == "1-sqrt" ? RootRise
+                                                         : nullptr;
     schedule.decay = options.lr_decay_type == "linear"   ? LinearDecay
                      : options.lr_decay_type == "1-sqrt" ? RootDecay
                                                          : CosineDecay;

@@ -22,11 +22,15 @@ enum class SchedulerType : std::uint8_t {
   kInverseSqrt,
   kPolynomial,
   kCosineWithMinLr,
+  kCosineWarmupWithMinLr,
   kWarmupStableDecay,
 };
 
 // True for a schedule that falls to an end, which min_lr may raise.
 bool HasEnd(SchedulerType type);
+
+// True for a schedule with a cosine that is not restarted, whose waves are lr_scheduler_waves.
+bool HasWaves(SchedulerType type);
 
 // "linear", "cosine", ...; InvalidInput for an unknown name.
 SchedulerType ParseSchedulerType(std::string_view name);
@@ -37,16 +41,26 @@ struct Schedule {
   double learning_rate = 0;  // the highest rate
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;
-  std::int64_t cycles = 1;  // kCosineWithRestarts
-  double end = 0;           // the rate at the end, as a share of the highest; of types that HasEnd
-  double power = 1;         // kPolynomial
-  std::int64_t decay_steps = 0;                // kWarmupStableDecay
-  double (*decay)(double progress) = nullptr;  // kWarmupStableDecay: from 1 to 0
+  double cycles = 1;           // kCosineWithRestarts
+  double waves = 0.5;          // of the cosine, in other types that have one
+  std::int64_t timescale = 0;  // kInverseSqrt; 0: the warm-up steps, or 10000 without warm-up
+  double warmup_rate = -1;     // kCosineWarmupWithMinLr: the first share; -1: 1 / warmup_steps
+  double end = 0;    // the rate at the end, as a share of the highest; of types that HasEnd
+  double power = 1;  // kPolynomial
+  // kWarmupStableDecay. decay: from 1 to 0; rise: from 0 to 1, nullptr for a line.
+  std::int64_t stable_steps = -1;  // -1: what warm-up and decay leave
+  std::int64_t decay_steps = 0;
+  double (*decay)(double progress) = nullptr;
+  double (*rise)(double progress) = nullptr;
 
-  // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0.
+  // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0, but
+  // for kCosineWarmupWithMinLr.
   double At(std::int64_t step) const;
   // True where the rate of each step is 0.
   bool IsZero() const;
+
+ private:
+  double InWarmup(double step) const;
 };
 
 // Steps of an epoch: each but the last takes gradient_accumulation_steps micro-batches.

@@ -196,6 +196,10 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::not_found) ThrowNoTokenizer(path);
   const std::string text = ReadTextFile(path);
+  // The parser would take a zero byte for the end of the text.
+  if (const std::size_t zero = text.find('\0'); zero != text.npos) {
+    ThrowInvalidInput("{}: expected JSON: byte {} is zero", path.string(), zero);
+  }
   TokenizerJson result;
   result.file = path.string();
   // The hash of the file's bytes: an index of data that was made with another tokenizer.json gets

@@ -260,9 +260,9 @@ TEST_F(MigrateValuesTest, StrategiesAndSchedules) {
         std::pair("trl", "use_peft: true\nlr_scheduler_type: cosine"),
         std::pair("llama-factory", "stage: sft\nlr_scheduler_type: cosine")}) {
     EXPECT_THAT(Yaml(begin + cycles, from), HasSubstr("lr_scheduler_cycles: 3\n"));
-    EXPECT_EQ(FateOf(begin + std::string("\nlr_scheduler_kwargs: {num_cycles: 3}\n"), from,
-                     "lr_scheduler_kwargs.num_cycles"),
-              Fate::kUnsupported);
+    // Three waves, up and down, are no restarts.
+    EXPECT_THAT(Yaml(begin + std::string("\nlr_scheduler_kwargs: {num_cycles: 3}\n"), from),
+                HasSubstr("lr_scheduler_waves: 3\n"));
     for (const char* other : {"num_cycle: 3", "'num_cycles:3': null", "num_decay_steps: 0"}) {
       const std::string yaml = fmt::format("{}\nlr_scheduler_kwargs: {{{}}}\n", begin, other);
       const auto keys = Migrate(yaml, "their.yaml", from).keys;
@@ -275,9 +275,35 @@ TEST_F(MigrateValuesTest, StrategiesAndSchedules) {
       "use_peft: true\nlr_scheduler_type: cosine_with_restarts\n"
       "lr_scheduler_kwargs: ";
   EXPECT_THAT(Yaml(kwargs + "{num_cycles: 2.0}\n", "trl"), HasSubstr("lr_scheduler_cycles: 2\n"));
-  // A half falls to half of the rate there.
-  EXPECT_EQ(FateOf(kwargs + "{num_cycles: 0.5}\n", "trl", "lr_scheduler_kwargs.num_cycles"),
-            Fate::kUnsupported);
+  // A half falls to half of the rate there, and is what other cosines have.
+  EXPECT_THAT(Yaml(kwargs + "{num_cycles: 0.5}\n", "trl"), HasSubstr("lr_scheduler_cycles: 0.5\n"));
+  const std::string cosine =
+      "use_peft: true\nlr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: ";
+  for (const auto& [value, fate] : {std::pair("0.5", Fate::kNotNeeded),
+                                    {"-1", Fate::kUnsupported},
+                                    {"0", Fate::kUnsupported},
+                                    {"many", Fate::kUnsupported}}) {
+    EXPECT_EQ(
+        FateOf(fmt::format("{}{}}}\n", cosine, value), "trl", "lr_scheduler_kwargs.num_cycles"),
+        fate)
+        << value;
+  }
+  const std::string all = Yaml(
+      "use_peft: true\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: "
+      "{num_stable_steps: 0, warmup_type: cosine, num_cycles: 1.5}\n",
+      "trl");
+  for (const char* line :
+       {"lr_stable_steps: 0", "lr_warmup_type: cosine", "lr_scheduler_waves: 1.5"}) {
+    EXPECT_THAT(all, HasSubstr(line));
+  }
+  EXPECT_THAT(Yaml("use_peft: true\nlr_scheduler_type: inverse_sqrt\n"
+                   "lr_scheduler_kwargs: {timescale: 50}\n",
+                   "trl"),
+              HasSubstr("lr_scheduler_timescale: 50"));
+  EXPECT_THAT(Yaml("use_peft: true\nlr_scheduler_type: cosine_warmup_with_min_lr\n"
+                   "lr_scheduler_kwargs: {warmup_lr_rate: 0.0, min_lr: 0.0}\n",
+                   "trl"),
+              HasSubstr("lr_warmup_rate: 0"));
   for (const char* nothing : {"null", "{}", "[]", "\"\""}) {
     EXPECT_EQ(FateOf(kwargs + nothing + "\n", "trl", "lr_scheduler_kwargs"), Fate::kNotNeeded);
   }

@@ -31,6 +31,25 @@ TEST(TextWrap, CommandsStayCommands) {
             "  qlora eval m \\\n      --adapter a \\\n      --json");
 }
 
+TEST(TextWrap, MessagesHaveALength) {
+  const std::string message = "a.jsonl:1: key '" + std::string(5'000'000, 'x') + "' appears twice";
+  const std::string shown = Shortened(message);
+  EXPECT_LT(shown.size(), 6000u);
+  EXPECT_EQ(shown.rfind("a.jsonl:1: key 'xxx", 0), 0u);
+  EXPECT_NE(shown.find(" bytes are not shown) ... xxx"), std::string::npos);
+  EXPECT_TRUE(shown.ends_with("xxx' appears twice"));
+  const std::string page(16'384, 'y');
+  EXPECT_EQ(Shortened(page), page);
+  // No half of a character stands at a cut.
+  std::string wide;
+  for (int i = 0; i < 10'000; ++i) wide += "\u4e9b";
+  for (const char* before : {"", "a", "ab"}) {
+    std::string text = Shortened(before + wide);
+    for (std::size_t at = 0; (at = text.find("\u4e9b")) != text.npos;) text.erase(at, 3);
+    EXPECT_EQ(text.find_first_of("\xe4\xba\x9b"), text.npos) << before;
+  }
+}
+
 TEST(TextWrap, FollowsTheTerminal) {
   EXPECT_EQ(TextColumns({}), 80);
   EXPECT_EQ(TextColumns({.live = true, .columns = 100}), 100);

@@ -48,6 +48,16 @@ TEST(Launch, ReadsWhereRanksMeet) {
   EXPECT_EQ(torchrun.size, 2);
   EXPECT_EQ(torchrun.meeting.host, "first");
   EXPECT_EQ(torchrun.meeting.port, 29500);
+  // A key that can be guessed, or that a script forgot, protects nothing.
+  auto with_key = variables;
+  for (const std::size_t size : {0, 1, 15}) {
+    with_key["QLORA_MEETING_KEY"] = std::string(size, 'k');
+    EXPECT_THAT(Read(with_key).problem, HasSubstr("QLORA_MEETING_KEY has " + std::to_string(size)));
+  }
+  with_key["QLORA_MEETING_KEY"] = "0123456789abcdef";
+  EXPECT_EQ(Read(with_key).problem, "");
+  EXPECT_EQ(Read(with_key).key, "0123456789abcdef");
+  EXPECT_EQ(Read({{"QLORA_MEETING_KEY", ""}}).problem, "");
   // Its agent has the port; mpirun goes first where both have set variables.
   auto of_agent = variables;
   of_agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";

@@ -131,6 +131,16 @@ TEST_F(OllamaTemplateTest, WhatCannotBeWrittenIsSaid) {
   }
 }
 
+// Tools that a template reads, to refuse them, are not lost.
+TEST_F(OllamaTemplateTest, ToolsThatAreShownAreSaid) {
+  const std::string turns =
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[assistant]";
+  EXPECT_THAT(Of("{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + turns).notes,
+              testing::Each(testing::Not(HasSubstr("tools"))));
+  EXPECT_THAT(Of("{% if tools %}{{ tools | tojson }}{% endif %}" + turns).notes,
+              testing::Contains(HasSubstr("tools of the chat template cannot be written")));
+}
+
 TEST_F(OllamaTemplateTest, AModelWithoutATemplateHasNone) {
   const OllamaTemplate found = OllamaTemplateOf(Tokenizer::Load(kGolden / "llama-tiny"));
   EXPECT_EQ(found.text, "");

@@ -55,6 +55,17 @@ TEST(CompressedFileTest, GivesTheContentOfOneOrSeveralPieces) {
   EXPECT_EQ(ContentOf("{}"), "{}") << "not compressed";
 }
 
+// Parallel compressors write frames that are skipped before those of the content.
+TEST(CompressedFileTest, FramesMayBeSkipped) {
+  const std::string line = "{\"text\": \"a\"}\n";
+  for (const char first : {'\x50', '\x5f'}) {
+    const std::string skipped = std::string(1, first) + std::string("\x2a\x4d\x18\x02\0\0\0ab", 9);
+    EXPECT_EQ(ContentOf(skipped + Zstd(line) + skipped + Zstd(line)), line + line);
+  }
+  const std::string cut = std::string("\x50\x2a\x4d\x18\xff\xff\xff\xff", 8) + Zstd(line);
+  EXPECT_THROW(ContentOf(cut), Error);
+}
+
 TEST(CompressedFileTest, RefusesDamageCutsAndBombs) {
   for (const std::string& whole : {Gzip(ManyLines()), Zstd(ManyLines())}) {
     for (const std::size_t size : {whole.size() / 2, whole.size() - 1}) {

@@ -231,6 +231,14 @@ TEST_F(FolderDataTest, LinksToFoldersAreNotFollowed) {
   EXPECT_EQ(Find("named").files.size(), 3U);
 }
 
+TEST_F(FolderDataTest, FoldersThatAreNotReadAreSaid) {
+  Put("flat/a.jsonl");
+  Put("flat/more/b.jsonl");
+  EXPECT_EQ(LeftOutOf(Find("flat")), Names{"more: a folder"});
+  Put("deep/1/2/3/4/5/a.jsonl");
+  ExpectRefused([&] { Find("deep"); }, "not read: 1/2/3/4/5 (a folder)");
+}
+
 TEST_F(FolderDataTest, WhatIsNoFileIsSaid) {
   ASSERT_EQ(mkfifo((folder_ / "pipe.jsonl").c_str(), 0600), 0);
   ExpectRefused([&] { Find(); }, "holds no data file");

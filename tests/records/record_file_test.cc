@@ -219,6 +219,13 @@ TEST(RecordFileTest, RecordsHaveALimit) {
   check(open("d.json", R"([{"text":"a"},)" + line(2000) + "," + line(980) + "]"));
   check(open("d.csv", "text\na\n" + text(2000) + "\n" + text(980) + "\n"));
   check(open("d.csv", "text\na\n\"" + std::string(2000, '\n') + "\"\n" + text(980) + "\n"));
+  // Blanks of a text count, wherever it is cut, and so does what follows many of them.
+  for (const std::string& inner : {std::string(2000, ' '), "x" + std::string(1500, ' ') + "y"}) {
+    const std::string blank = R"({"text":")" + inner + "\"}";
+    ExpectRefused([&] { open("d.jsonl", blank).Read(0); }, "the record has more than 1000 bytes");
+    ExpectRefused([&] { open("d.json", "[" + blank + ",{}]").Read(0); },
+                  "the record has more than 1000 bytes");
+  }
   // Values count, too: each takes more than its bytes.
   std::string many = R"({"text":"a","ids":[0)";
   for (int i = 0; i < 300; ++i) many += ",0";
@@ -226,6 +233,23 @@ TEST(RecordFileTest, RecordsHaveALimit) {
   // Blank lines and rows behind a record are none of it.
   EXPECT_EQ(open("d.jsonl", line(10) + std::string(5000, '\n')).Read(0).at("text"), text(10));
   EXPECT_EQ(open("d.csv", "text\na" + std::string(5000, '\n') + "b").Read(0).at("text"), "a");
+  const std::string blanks(200'000, '\n');
+  EXPECT_EQ(open("d.json", "[" + line(10) + blanks + "," + blanks + "{}]").Read(0).at("text"),
+            text(10));
+}
+
+TEST(RecordFileTest, ErrorsQuoteWholeCharacters) {
+  const Error error = ErrorOf([] { Open("d.jsonl", "{\"a\": \u00a01}").Read(0); });
+  EXPECT_EQ(std::string(error.what()).find('\xc2'), std::string::npos) << error.what();
+}
+
+TEST(RecordFileTest, ErrorsQuoteTheBeginningOfLongTexts) {
+  const std::string digits(100'000, '7');
+  const std::string words = "\"" + std::string(100'000, 'x');
+  for (const std::string& value : {words, digits + "e999", words + "\n"}) {
+    const Error error = ErrorOf([&] { Open("d.json", R"([{"text":)" + value + "}]").Read(0); });
+    EXPECT_LT(std::string(error.what()).size(), 400u) << error.what();
+  }
 }
 
 // Megabytes of blank lines may come first, in each form.

@@ -55,6 +55,20 @@ TEST(DeclaredTokens, KeysOfTokenizerConfigReplaceThePostProcessor) {
   EXPECT_EQ(ids(WithBos(), {{"add_eos_token", true}}), (Ids{2, 4}));
 }
 
+// A parser that takes a zero byte for the end would read half of the file.
+TEST(DeclaredTokens, NothingFollowsAZeroByte) {
+  const TemporaryFolder dir;
+  for (const char* behind : {"", "{}", "rubbish"}) {
+    dir.Write("tokenizer.json", Plain().dump() + '\0' + behind);
+    try {
+      Tokenizer::Load(dir.path());
+      ADD_FAILURE() << behind;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("is zero"));
+    }
+  }
+}
+
 TEST(DeclaredTokens, ATokenThatDoesNotExistIsNotAdded) {
   EXPECT_EQ(LoadWith(Plain(), {{"tokenizer_config.json", {{"add_bos_token", true}}}}).Encode("ab"),
             (Ids{2}));
