@@ -18,7 +18,7 @@ namespace {
 
 #if HWY_ARCH_X86
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
-                                   SimdTarget::kAvx512Bf16};
+                                   SimdTarget::kAvx512Bf16, SimdTarget::kAmx};
 #elif HWY_ARCH_ARM_A64
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kNeonDot,
                                    SimdTarget::kNeonMatrix};
@@ -49,6 +49,8 @@ bool IsHere(SimdTarget target) {
       return (hwy::SupportedTargets() & HWY_AVX3) != 0;
     case SimdTarget::kAvx512Bf16:
       return HasBfloat16Dots();
+    case SimdTarget::kAmx:
+      return HasBfloat16Tiles();
     case SimdTarget::kNeonDot:
       return HasNeonDots();
     case SimdTarget::kNeonMatrix:
@@ -93,6 +95,7 @@ const char* NameOf(SimdTarget target) {
                                     "avx2",
                                     "avx512",
                                     "avx512bf16",
+                                    "amx",
                                     "neondot",
                                     "neonmatrix"};
   return kNames[static_cast<int>(target)];

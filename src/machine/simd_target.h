@@ -15,7 +15,8 @@
 namespace qlora {
 
 // Ascending: each includes the ones before it that its architecture has.
-//   x86-64    kScalar, kAvx2, kAvx512; kAvx512Bf16 adds the bfloat16 dot product
+//   x86-64    kScalar, kAvx2, kAvx512; kAvx512Bf16 adds the bfloat16 dot product, kAmx tiles of
+//             bfloat16, in place of that product, for prepacked weights
 //   aarch64   kScalar, which there means NEON; kNeonDot adds the dot product of bytes (sdot),
 //             kNeonMatrix the products of matrices of bfloat16 and of bytes (bfmmla, usmmla)
 // Other processors have kScalar alone, which there means the vectors that they always have.
@@ -24,11 +25,13 @@ enum class SimdTarget : std::uint8_t {
   kAvx2,
   kAvx512,
   kAvx512Bf16,
+  kAmx,
   kNeonDot,
   kNeonMatrix
 };
 
-// Returns "scalar", "avx2", "avx512", "avx512bf16"; on aarch64 "neon", "neondot", "neonmatrix".
+// Returns "scalar", "avx2", "avx512", "avx512bf16", "amx"; on aarch64 "neon", "neondot",
+// "neonmatrix".
 const char* NameOf(SimdTarget target);
 
 // Whether kernels of the target multiply pairs of bfloat16, others widen them to float32.

@@ -163,6 +163,13 @@ TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
         if (order == SumOrder::kMany) c.rows = 200;
         ExpectNoRowDependsOnOthers(*backend, compute, c, false);
         if (is_4bit) ExpectNoRowDependsOnOthers(*backend, compute, c, true);
+        // More rows than dot products take at a time.
+        if (is_4bit && order == SumOrder::kMany) {
+          ExpectNoRowDependsOnOthers(
+              *backend, compute,
+              {.rows = 1100, .in = 128, .out = {32}, .weight = kind, .rank = 8, .order = order},
+              true);
+        }
         c.in = 700;  // no whole chunks
         if (is_dense) ExpectNoRowDependsOnOthers(*backend, compute, c, false);
       }

@@ -34,6 +34,8 @@ const Kernels* Bfloat16Kernels() {
 
 const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
 
+const PrepackedKernels* TilePrepackedKernels() { return nullptr; }
+
 std::array<Int8Multiply, 2> Int8Multiplies() {
   const SimdTarget target = ActiveSimdTarget();
   return {target >= SimdTarget::kNeonMatrix ? MultiplyInt8Matrices : nullptr,
