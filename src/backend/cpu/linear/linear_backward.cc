@@ -59,7 +59,7 @@ class BackwardRun : LinearRun {
   WorkspaceSize Needs() {
     // Carving from an empty Carver counts bytes instead of giving memory: the plan and the run
     // share one piece of code and cannot disagree.
-    rows_ = std::min(kRowChunk, x_.rows);
+    rows_ = std::min(BackwardRowChunk(kernels_), x_.rows);
     Carver shared;
     Pack(shared);
     Carver worker;
@@ -68,8 +68,8 @@ class BackwardRun : LinearRun {
   }
 
   void Run() {
-    for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
-      rows_ = std::min(kRowChunk, x_.rows - row_);
+    for (row_ = 0; row_ < x_.rows; row_ += rows_) {
+      rows_ = std::min(BackwardRowChunk(kernels_), x_.rows - row_);
       Carver carver(machine_.workspace.shared());
       Pack(carver);
       CodeGradients();
@@ -259,7 +259,7 @@ class BackwardRun : LinearRun {
   // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time. With few rows, two
   // such pieces together, because a cache line holds the 4-bit values of both.
   void InputGradients() const {
-    const std::int64_t width = rows_ <= kPairedRows ? 2 * kChunk : kChunk;
+    const std::int64_t width = rows_ <= PairedRows(kernels_) ? 2 * kChunk : kChunk;
     const auto task = [&](std::int64_t index, int worker) {
       const std::int64_t col = index * width;
       const std::int64_t cols = std::min(width, x_.cols - col);
@@ -284,13 +284,10 @@ class BackwardRun : LinearRun {
                             const MatrixView& sums) const {
     float* transposed = scratch.low_rank.Row<float>(0);
     const CodedPanels& codes = packed_[l].codes;
-    for (std::int64_t c = 0; c < sums.cols; c += CodedColumns::kMost) {
-      const std::int64_t cols = std::min(CodedColumns::kMost, sums.cols - c);
-      const CodedColumns weight(linears_[l].weight, col + c, cols, RowScales(l));
-      MultiplyCoded(kernels_.multiply_int8, weight, codes, Rows(gradients_[l].dy, row_, rows_),
-                    scratch.codes(), transposed, codes.lanes());
-      StoreTransposed(transposed, codes.lanes(), nullptr, l > 0, Columns(sums, c, cols));
-    }
+    const CodedColumns weight(linears_[l].weight, col, sums.cols, RowScales(l));
+    MultiplyCoded(*kernels_.int8, weight, codes, Rows(gradients_[l].dy, row_, rows_),
+                  scratch.codes(), transposed, codes.lanes());
+    StoreTransposed(transposed, codes.lanes(), nullptr, l > 0, sums);
   }
 
   // sums += drop'(du A), columns [col, col + sums.cols).
@@ -341,7 +338,7 @@ class BackwardRun : LinearRun {
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank) {
   if (rows == 0) return {};
-  const std::int64_t chunk = std::min(rows, kRowChunk);
+  const std::int64_t chunk = std::min(rows, BackwardRowChunk(kernels));
   // A group's features and ranks are known here only as totals. Each linear of the group rounds its
   // own row up to whole panels and a gap, which adds at most PackedStride(1) per linear.
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);

@@ -1,0 +1,16 @@
+// Kernels for products in 8 bits, one table for each kind of instruction. Int8KernelsOfProcessor
+// gives those that the processor has.
+#ifndef QLORA_BACKEND_CPU_X86_INT8_H_
+#define QLORA_BACKEND_CPU_X86_INT8_H_
+
+#include "backend/cpu/int8/int8_product.h"
+
+namespace qlora::cpu {
+
+const Int8Kernels& AmxKernels();   // int8_amx.cc
+const Int8Kernels& VnniKernels();  // int8_vnni.cc
+const Int8Kernels& MaddKernels();  // int8_madd.cc
+
+}  // namespace qlora::cpu
+
+#endif  // QLORA_BACKEND_CPU_X86_INT8_H_
