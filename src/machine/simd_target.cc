@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "base/check.h"
@@ -28,6 +30,7 @@ std::int64_t HighwayTargets(SimdTarget target) {
   }
 }
 
+// From the fastest on.
 constexpr Int8Dots kInt8Dots[] = {Int8Dots::kAmx, Int8Dots::kVnni, Int8Dots::kMadd,
                                   Int8Dots::kFloat};
 
@@ -125,15 +128,18 @@ bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
 }
 
 Int8Dots ActiveInt8Dots() {
-  const SimdTarget target = ActiveSimdTarget();
   const std::string_view name = NamesOfEnvironment().dots;
-  for (const Int8Dots dots : kInt8Dots) {
-    if (HasInt8Dots(target, dots) && (name.empty() || name == NameOf(dots))) return dots;
+  const auto* named =
+      name.empty() ? kInt8Dots : std::ranges::find(kInt8Dots, name, [](Int8Dots dots) {
+        return std::string_view(NameOf(dots));
+      });
+  if (named == std::end(kInt8Dots)) {
+    ThrowInvalidInput("QLORA_TARGET: expected amx, vnni, madd or float behind the plus, found '{}'",
+                      name);
   }
-  ThrowInvalidInput(
-      "QLORA_TARGET: expected amx, vnni, madd or float behind {}+, of those that this machine has; "
-      "found '{}'",
-      NameOf(target), name);
+  const SimdTarget target = ActiveSimdTarget();
+  return *std::find_if(named, std::end(kInt8Dots),
+                       [&](Int8Dots dots) { return HasInt8Dots(target, dots); });
 }
 
 void SetSimdTarget(SimdTarget target) {

@@ -54,8 +54,8 @@ const char* NameOf(Int8Dots dots);
 // True where this machine has the instructions and `target` may use them.
 bool HasInt8Dots(SimdTarget target, Int8Dots dots);
 
-// The fastest of the target in use, unless QLORA_TARGET names others behind its name, as in
-// avx2+madd. Errors as ActiveSimdTarget.
+// The fastest of the target in use, or none that is faster than what QLORA_TARGET names behind a
+// plus, as in avx2+madd. Errors (InvalidInput): that is not a name.
 Int8Dots ActiveInt8Dots();
 
 }  // namespace qlora

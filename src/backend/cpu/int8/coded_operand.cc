@@ -209,12 +209,14 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t off
   if (q.block_size == kChunk) {
     LoadScaleColumns(q, begin / kChunk, q.cols / kChunk, depth, chunks, factors);
   }
-  for (std::int64_t i = 0; i < depth * chunks; ++i) {
-    if (q.block_size != kChunk) {
-      const std::int64_t value = begin + i / chunks * q.cols + i % chunks * kChunk;
-      LoadScales(q, BlockOfIndex(q, value), 1, factors + i);
+  float* factor = factors;
+  for (std::int64_t r = 0; r < depth; ++r) {
+    for (std::int64_t c = 0; c < chunks; ++c, ++factor) {
+      if (q.block_size != kChunk) {
+        LoadScales(q, BlockOfIndex(q, begin + r * q.cols + c * kChunk), 1, factor);
+      }
+      *factor = FactorOf(scales[r].codes, *factor);
     }
-    factors[i] = FactorOf(scales[i / chunks].codes, factors[i]);
   }
   CodeChunkColumns({.packed = q.packed + begin / 2,
                     .row_bytes = q.cols / 2,

@@ -59,7 +59,7 @@ class BackwardRun : LinearRun {
   WorkspaceSize Needs() {
     // Carving from an empty Carver counts bytes instead of giving memory: the plan and the run
     // share one piece of code and cannot disagree.
-    rows_ = std::min(BackwardRowChunk(kernels_), x_.rows);
+    rows_ = std::min(kRowChunk, x_.rows);
     Carver shared;
     Pack(shared);
     Carver worker;
@@ -68,8 +68,8 @@ class BackwardRun : LinearRun {
   }
 
   void Run() {
-    for (row_ = 0; row_ < x_.rows; row_ += rows_) {
-      rows_ = std::min(BackwardRowChunk(kernels_), x_.rows - row_);
+    for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
+      rows_ = std::min(kRowChunk, x_.rows - row_);
       Carver carver(machine_.workspace.shared());
       Pack(carver);
       CodeGradients();
@@ -259,7 +259,7 @@ class BackwardRun : LinearRun {
   // dx = sum over the linears of dy W + drop'(du A), kChunk columns at a time. With few rows, two
   // such pieces together, because a cache line holds the 4-bit values of both.
   void InputGradients() const {
-    const std::int64_t width = rows_ <= PairedRows(kernels_) ? 2 * kChunk : kChunk;
+    const std::int64_t width = rows_ <= kPairedRows ? 2 * kChunk : kChunk;
     const auto task = [&](std::int64_t index, int worker) {
       const std::int64_t col = index * width;
       const std::int64_t cols = std::min(width, x_.cols - col);
@@ -338,7 +338,7 @@ class BackwardRun : LinearRun {
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank) {
   if (rows == 0) return {};
-  const std::int64_t chunk = std::min(rows, BackwardRowChunk(kernels));
+  const std::int64_t chunk = std::min(rows, kRowChunk);
   // A group's features and ranks are known here only as totals. Each linear of the group rounds its
   // own row up to whole panels and a gap, which adds at most PackedStride(1) per linear.
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);

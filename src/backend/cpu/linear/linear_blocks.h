@@ -35,16 +35,7 @@ static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGr
 // Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.
 inline constexpr std::int64_t kPairedRows = 256;
-// With gradients in 8 bits, whose tasks always take as many columns, a chunk of rows of dy is half
-// as long: scratch memory is the same.
-inline constexpr std::int64_t kCodedRowChunk = kRowChunk / 2;
 static_assert(CodedColumns::kMost == 2 * kChunk);
-inline std::int64_t BackwardRowChunk(const Kernels& kernels) {
-  return kernels.int8_backward ? kCodedRowChunk : kRowChunk;
-}
-inline std::int64_t PairedRows(const Kernels& kernels) {
-  return kernels.int8_backward ? kCodedRowChunk : kPairedRows;
-}
 static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
 // multiples of 8: of every Kernels::step, because transposed operands are padded to it.
@@ -56,22 +47,28 @@ struct LinearScratch {
   MatrixView low_rank;  // behind it, sums of the same shape, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
-  MatrixView scales;    // of kWeightRows rows of a weight, or CodedRows::kMost
+  MatrixView scales;    // of kWeightRows rows of a weight
   MatrixView values;    // decoded weights or dropped inputs, before packing; scales; codes
 
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
-    const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, PairedRows(kernels)));
+    const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, kPairedRows));
     tile = carver.Matrix(DType::kF32, 2 * rows_of_sums, kChunk);
     low_rank = Rows(tile, rows_of_sums, rows_of_sums);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
     panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
-    const std::int64_t weight_rows = kernels.int8 != nullptr ? CodedRows::kMost : kWeightRows;
-    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, weight_rows));
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));
     values = carver.Matrix(DType::kF32, kForwardDepth, kChunk);
   }
 
+  // Room for the factors of so many rows of a weight with `cols` columns.
+  float* factors(std::int64_t count, std::int64_t cols) const {
+    return HasPanelFor(count, cols) ? static_cast<float*>(panel.data) : scales.Row<float>(0);
+  }
+  static bool HasPanelFor(std::int64_t count, std::int64_t cols) {
+    return count * (cols / kChunk) * 4 <= kForwardDepth * kChunk * 2;
+  }
   // Room for CodedRows::kMost rows of codes.
   std::uint8_t* codes() const { return static_cast<std::uint8_t*>(values.data); }
   float* sums() const { return tile.Row<float>(0); }

@@ -56,16 +56,16 @@ struct FewRowsScratch {
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
     panel = carver.Matrix(ElementType(kernels), RoundUp(rank, kernels.step), kernels.panel);
     if (kernels.int8 == nullptr) return;
-    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, CodedRows::kMost));
-    codes = carver.Matrix(DType::kU8, CodedRows::kMost, kInt8Stride);
-    tile = carver.Matrix(DType::kF32, CodedRows::kMost, RoundUp(count, kInt8Vector));
+    scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, kWeightRows));
+    codes = carver.Matrix(DType::kU8, kWeightRows, kInt8Stride);
+    tile = carver.Matrix(DType::kF32, kWeightRows, RoundUp(count, kInt8Vector));
   }
 
   DotScratch weight;
   MatrixView sums;   // (rows of x, rows of a weight)
   MatrixView panel;  // (R, lanes) of B
-  // Of a weight in 8 bits: scales and codes of CodedRows::kMost rows, and their sums (rows, rows of
-  // x).
+  // Of a weight in 8 bits: factors and codes of kWeightRows rows, and their sums (kWeightRows, rows
+  // of x).
   MatrixView scales;
   MatrixView codes;
   MatrixView tile;
@@ -242,8 +242,8 @@ class FewRowsRun : LinearRun {
   // The sums of a weight in 8 bits, which come with rows of x as columns.
   void CodedOutputs(const WeightView& weight, std::int64_t o, std::int64_t rows,
                     const FewRowsScratch& scratch) const {
-    for (std::int64_t first = 0; first < rows; first += CodedRows::kMost) {
-      const std::int64_t n = std::min(CodedRows::kMost, rows - first);
+    for (std::int64_t first = 0; first < rows; first += kWeightRows) {
+      const std::int64_t n = std::min(kWeightRows, rows - first);
       const CodedRows part(weight, o + first, n, scratch.scales.Row<float>(0));
       MultiplyCoded(*kernels_.int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
                     scratch.tile.Row<float>(0), scratch.tile.stride);

@@ -176,7 +176,8 @@ class ManyRowsRun : LinearRun {
   // Rows of a weight per task. Those of a weight in 8 bits, of which nothing that is computed
   // depends on the cut, are more if there are enough for all workers.
   std::int64_t task_rows(std::int64_t l) const {
-    const bool many = features(l) >= 2 * machine_.context.threads() * CodedRows::kMost;
+    const bool many = features(l) >= 2 * machine_.context.threads() * CodedRows::kMost &&
+                      LinearScratch::HasPanelFor(CodedRows::kMost, x_.cols);
     return coded_ && many ? CodedRows::kMost : kWeightRows;
   }
 
@@ -184,7 +185,7 @@ class ManyRowsRun : LinearRun {
     const LinearView& linear = linears_[l];
     const std::int64_t rows = std::min(task_rows(l), features(l) - o);
     if (coded_) {
-      const CodedRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
+      const CodedRows weight(linear.weight, o, rows, scratch.factors(rows, x_.cols));
       MultiplyCoded(*kernels_.int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
                     scratch.sums(), SumStride());
     } else {
