@@ -111,16 +111,19 @@ std::string FormatRanks(const RankPlan& plan) {
              FormatBytes(plan.bytes_sent));
 }
 
-std::string FormatSteps(const TrainPlan& plan, double seconds) {
-  return fmt::format("steps: {} (warm-up {}), about {} here", plan.total_steps, plan.warmup_steps,
-                     FormatDuration(seconds));
+std::string FormatSteps(const TrainPlan& plan, const TimeEstimate& time) {
+  const std::string steps = fmt::format("steps: {} (warm-up {}), about {} here", plan.total_steps,
+                                        plan.warmup_steps, FormatDuration(time.seconds));
+  if (!time.int8) return steps;
+  return fmt::format("{}; {} with compute_dtype int8, {} with int8_backward too", steps,
+                     FormatDuration(*time.int8), FormatDuration(*time.int8_backward));
 }
 
-std::string FormatPlan(const TrainPlan& plan, double seconds) {
+std::string FormatPlan(const TrainPlan& plan, const TimeEstimate& time) {
   const std::string schedule = FormatNewSchedule(plan);
   return fmt::format("{}{}\n{}\n{}{}\n{}\n{}", RenderTrainingData(plan.data), FormatLayout(plan),
                      FormatMemory(plan.memory), FormatRanks(plan.ranks), FormatDisk(plan.disk),
-                     FormatSteps(plan, seconds), schedule.empty() ? "" : schedule + "\n");
+                     FormatSteps(plan, time), schedule.empty() ? "" : schedule + "\n");
 }
 
 namespace {
@@ -168,10 +171,14 @@ Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpos
   const TrainPlan plan = PlanTraining(
       context, options, purpose,
       [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); }, world_size);
-  const double seconds = EstimateSeconds(context, plan);
+  const TimeEstimate time = EstimateTime(context, plan);
   OrderedJson json = PlanToJson(plan);
-  json["estimated_seconds"] = seconds;
-  return {FormatPlan(plan, seconds), std::move(json), plan.warnings, [plan] { CheckPlan(plan); }};
+  json["estimated_seconds"] = time.seconds;
+  if (time.int8) {
+    json["estimated_seconds_int8"] = *time.int8;
+    json["estimated_seconds_int8_backward"] = *time.int8_backward;
+  }
+  return {FormatPlan(plan, time), std::move(json), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
 }  // namespace

@@ -6,20 +6,21 @@
 #include <string>
 
 #include "command/common.h"
-#include "qlora/train_plan.h"
+#include "qlora/train.h"
 #include "training/train_settings.h"
 
 namespace qlora {
 
 // Returns the plan as lines of text: data, memory, disk, steps.
-std::string FormatPlan(const TrainPlan& plan, double seconds);
+std::string FormatPlan(const TrainPlan& plan, const TimeEstimate& time);
 // Returns "prompt layout: the chat template", and that sample_prompts get it.
 std::string FormatLayout(const TrainPlan& plan);
 // Returns the rule of the learning rate for a run that resumes with another number of steps than
 // before; "" for all other runs.
 std::string FormatNewSchedule(const TrainPlan& plan);
-// Returns "steps: 188 (warm-up 6), about 4:05 here". seconds: EstimateSeconds.
-std::string FormatSteps(const TrainPlan& plan, double seconds);
+// Returns "steps: 188 (warm-up 6), about 4:05 here; 2:10 with compute_dtype int8, ..." for
+// quantized weights. time: EstimateTime.
+std::string FormatSteps(const TrainPlan& plan, const TimeEstimate& time);
 // Returns a memory plan as lines of text, the last of them the peak.
 std::string FormatMemory(const MemoryPlan& plan);
 // Returns how several ranks share the steps, a line; "" for a run of one process.

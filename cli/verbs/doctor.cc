@@ -10,6 +10,8 @@
 #include "command/common.h"
 #include "dist/mpi_ranks.h"
 #include "hub/hub_cache.h"
+#include "qlora/context.h"
+#include "qlora/int8_gain.h"
 #include "qlora/machine.h"
 #include "terminal/text_wrap.h"
 #include "verbs/verbs.h"
@@ -43,7 +45,9 @@ class DoctorVerb : public Verb {
             "Prints the hardware and libraries that qlora found and which of them it uses. Attach "
             "the output to a bug report. The environment variable QLORA_TARGET (scalar, avx2, "
             "avx512, avx512bf16, amx; on aarch64 neon, neondot, neonmatrix) forces an instruction "
-            "set; the default is the fastest, not always the newest.",
+            "set; the default is the fastest, not always the newest. Behind a plus (avx2+madd) it "
+            "forces the instructions of compute_dtype int8: amx, vnni, madd or float; on aarch64 "
+            "usmmla, sdot or float.",
         .examples = {"qlora doctor", "qlora doctor --json"},
         .positionals = {},
         .required = {},
@@ -61,11 +65,16 @@ class DoctorVerb : public Verb {
     const std::vector<std::string> models = CachedModels();
     const OrderedJson libraries = LibraryVersions();
     const std::string mpi = DescribeMpi();
+    Context context;
+    const Int8Gain int8 = MeasureInt8Gain(context);
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
                               {"simd_target", machine.simd_target},
                               {"best_simd_target", machine.best_simd_target},
+                              {"int8_kernels", machine.int8_kernels},
+                              {"int8_speedup",
+                               OrderedJson{{"forward", int8.forward}, {"backward", int8.backward}}},
                               {"cores", machine.cores},
                               {"memory_total_bytes", machine.memory_total},
                               {"memory_available_bytes", machine.memory_available},
@@ -85,6 +94,10 @@ class DoctorVerb : public Verb {
         machine.simd_target == machine.best_simd_target
             ? ""
             : fmt::format(" (forced; the best here is {})", machine.best_simd_target));
+    list(fmt::format(
+        "int8          {}: products with quantized weights {:.1f} times as fast as with "
+        "compute_dtype auto, of gradients {:.1f} times\n",
+        machine.int8_kernels, int8.forward, int8.backward));
     // Usable: containers and taskset allow for fewer than there are.
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),

@@ -133,8 +133,15 @@ class TrainObserver {
 };
 
 // About how many seconds the steps of a plan take on this machine, without evaluations, checkpoints
-// and loading: measured by a probe of a tenth of a second.
-double EstimateSeconds(Context& context, const TrainPlan& plan);
+// and loading: measured by a probe of a fifth of a second.
+struct TimeEstimate {
+  double seconds = 0;
+  // The same with compute_dtype int8, and with its int8_backward; nothing where the base has no
+  // quantized weights, or the plan is in 8 bits.
+  std::optional<double> int8;
+  std::optional<double> int8_backward;
+};
+TimeEstimate EstimateTime(Context& context, const TrainPlan& plan);
 
 // Trains as planned and leaves the adapter in output_dir. Errors: as CheckPlan; InvalidInput
 // before anything is written; Runtime afterwards (disk full ...). All ranks of the context train

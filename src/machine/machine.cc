@@ -62,6 +62,7 @@ MachineReport DescribeMachine() {
   report.cpu_features = CpuFeatures();
   report.simd_target = NameOf(ActiveSimdTarget());
   report.best_simd_target = NameOf(BestSimdTarget());
+  report.int8_kernels = NameOf(ActiveInt8Dots());
   report.cores = Context().threads();
   report.memory_total = TotalBytes();
   report.memory_available = AvailableBytes();

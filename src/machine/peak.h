@@ -9,6 +9,7 @@
 //   vfmadd231ps ymm       5       2        10             14, of 16 registers
 //   vfmadd231ps zmm       4       2        8              24, of 32 registers
 //   vdpbf16ps zmm         6       2        12             24
+//   vpmaddwd + vpaddd     6       2        12             12, of sums alone the latency is 1
 //   vpdpbusd ymm (VEX)    5       2        10             14
 //   vpdpbusd zmm          5       2        10             24
 //   tdpbf16ps, tdpbusd    52      1/16     4              6, of 8 tiles
@@ -41,7 +42,7 @@ struct PeakLoop {
 std::span<const PeakLoop> PeakLoops();
 
 // The loop whose instruction the kernels of `target` multiply with: operands of kBF16 where the
-// target has the bfloat16 dot product, of kI8 where this processor has that of 8 bits, else of
+// target has the bfloat16 dot product, of kI8 with the instructions of ActiveInt8Dots(), else of
 // kF32, which the others are then widened to.
 const PeakLoop& PeakLoopOf(SimdTarget target, DType compute);
 

@@ -30,9 +30,9 @@ constexpr int kRounds = 1 << 18;
 QLORA_PEAK_LOOP(MultiplyAdd, , "fmla %0.4s, %1.4s, %1.4s", 0x3f800000)
 QLORA_PEAK_LOOP(Bfloat16Matrices, __attribute__((target("arch=armv8.2-a+bf16"))),
                 "bfmmla %0.4s, %1.8h, %1.8h", 0x3f803f80)
-QLORA_PEAK_LOOP(Int8Dots, __attribute__((target("arch=armv8.2-a+dotprod"))),
+QLORA_PEAK_LOOP(ByteDots, __attribute__((target("arch=armv8.2-a+dotprod"))),
                 "sdot %0.4s, %1.16b, %1.16b", 0x01010101)
-QLORA_PEAK_LOOP(Int8Matrices, __attribute__((target("arch=armv8.2-a+i8mm"))),
+QLORA_PEAK_LOOP(ByteMatrices, __attribute__((target("arch=armv8.2-a+i8mm"))),
                 "usmmla %0.4s, %1.16b, %1.16b", 0x01010101)
 #undef QLORA_PEAK_LOOP
 
@@ -41,8 +41,8 @@ enum Place { kFmla, kBfmmla, kSdot, kUsmmla };
 constexpr PeakLoop kLoops[] = {
     {"fmla 4s", "f32", 8, kInstructions, [] { return true; }, MultiplyAdd},
     {"bfmmla", "bf16", 32, kInstructions, HasNeonMatrices, Bfloat16Matrices},
-    {"sdot 4s", "int8", 32, kInstructions, HasNeonDots, Int8Dots},
-    {"usmmla", "int8", 64, kInstructions, HasNeonMatrices, Int8Matrices},
+    {"sdot 4s", "int8", 32, kInstructions, HasNeonDots, ByteDots},
+    {"usmmla", "int8", 64, kInstructions, HasNeonMatrices, ByteMatrices},
 };
 static_assert(std::size(kLoops) == kUsmmla + 1);
 
@@ -51,8 +51,10 @@ static_assert(std::size(kLoops) == kUsmmla + 1);
 std::span<const PeakLoop> PeakLoops() { return kLoops; }
 
 const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
-  if (compute == DType::kI8 && target >= SimdTarget::kNeonDot) {
-    return kLoops[target >= SimdTarget::kNeonMatrix ? kUsmmla : kSdot];
+  if (compute == DType::kI8) {
+    const Int8Dots dots = ActiveInt8Dots();
+    if (dots == Int8Dots::kUsmmla) return kLoops[kUsmmla];
+    if (dots == Int8Dots::kSdot) return kLoops[kSdot];
   }
   const bool pairs = compute == DType::kBF16 && MultipliesBfloat16(target);
   return kLoops[pairs ? kBfmmla : kFmla];

@@ -1,9 +1,6 @@
 // The loops of x86-64.
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <array>
 #include <iterator>
@@ -16,6 +13,7 @@ namespace qlora {
 namespace {
 
 constexpr int kSseChains = 12;
+constexpr int kPairChains = 12;  // and as many products
 constexpr int kVexChains = 14;
 constexpr int kZmmChains = 24;
 constexpr int kTiles = 6;
@@ -95,6 +93,34 @@ __attribute__((target("avx512f"))) void Int8DotsZmm() {
   }
 }
 
+__attribute__((target("avx2"))) void Int16PairsYmm() {
+  __m256i sums[kPairChains];
+  const __m256i x = _mm256_set1_epi16(1);
+#pragma GCC unroll 12
+  for (__m256i& sum : sums) sum = _mm256_setzero_si256();
+  for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m256i& sum : sums) {
+      __m256i product;
+      asm volatile("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x));
+    }
+  }
+}
+
+__attribute__((target("avx512f,avx512bw"))) void Int16PairsZmm() {
+  __m512i sums[kPairChains];
+  const __m512i x = _mm512_set1_epi32(0x00010001);
+#pragma GCC unroll 12
+  for (__m512i& sum : sums) sum = _mm512_setzero_si512();
+  for (int i = 0; i < kRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m512i& sum : sums) {
+      __m512i product;
+      asm volatile("vpmaddwd %2, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(x));
+    }
+  }
+}
+
 // A tile is 16 rows of 64 bytes.
 struct TileConfig {
   std::uint8_t palette = 1;
@@ -143,28 +169,8 @@ void Int8Tiles() {
   EndTiles();
 }
 
-// A bit of the features that cpuid lists in leaf 7; of these the compilers know only some by name.
-enum Register { kEax, kEbx, kEcx, kEdx };
-bool HasFeature(unsigned subleaf, Register which, int bit) {
-  std::array<unsigned, 4> values = {};
-  if (__get_cpuid_count(7, subleaf, &values[kEax], &values[kEbx], &values[kEcx], &values[kEdx]) ==
-      0) {
-    return false;
-  }
-  return (values[which] >> bit & 1) != 0;
-}
-
 bool HasYmm() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
 bool HasZmm() { return __builtin_cpu_supports("avx512f") != 0; }
-
-// Linux gives the state of tiles, 8 KiB a thread, to processes that ask for it.
-bool HasTiles(int bit) {
-  constexpr int kRequestPermission = 0x1023;
-  constexpr int kTileData = 18;
-  constexpr int kTileBit = 24;
-  return HasFeature(0, kEdx, kTileBit) && HasFeature(0, kEdx, bit) &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 
 constexpr std::int64_t InstructionsOf(int chains) { return std::int64_t{chains} * kRounds; }
 constexpr std::int64_t kTileInstructions = std::int64_t{kTiles} * kTileRounds;
@@ -173,7 +179,18 @@ constexpr std::int64_t kTileInstructions = std::int64_t{kTiles} * kTileRounds;
 constexpr double kTileBfloat16 = 2.0 * 16 * 16 * 32;
 constexpr double kTileInt8 = 2.0 * 16 * 16 * 64;
 
-enum Place { kXmm, kYmm, kZmm, kBfloat16Zmm, kInt8Ymm, kInt8Zmm, kBfloat16Tmm, kInt8Tmm };
+enum Place {
+  kXmm,
+  kYmm,
+  kZmm,
+  kBfloat16Zmm,
+  kInt16Ymm,
+  kInt16Zmm,
+  kInt8Ymm,
+  kInt8Zmm,
+  kBfloat16Tmm,
+  kInt8Tmm
+};
 constexpr PeakLoop kLoops[] = {
     {"mulps + addps xmm", "f32", 8, InstructionsOf(kSseChains), [] { return true; },
      MultiplyAddXmm},
@@ -181,13 +198,13 @@ constexpr PeakLoop kLoops[] = {
     {"vfmadd231ps zmm", "f32", 32, InstructionsOf(kZmmChains), HasZmm, MultiplyAddZmm},
     {"vdpbf16ps zmm", "bf16", 64, InstructionsOf(kZmmChains),
      [] { return HasZmm() && HasBfloat16Dots(); }, Bfloat16DotsZmm},
-    {"vpdpbusd ymm, VEX", "int8", 64, InstructionsOf(kVexChains),
-     [] { return HasYmm() && HasFeature(1, kEax, 4); }, Int8DotsYmm},
-    {"vpdpbusd zmm", "int8", 128, InstructionsOf(kZmmChains),
-     [] { return HasZmm() && HasFeature(0, kEcx, 11); }, Int8DotsZmm},
-    {"tdpbf16ps", "bf16", kTileBfloat16, kTileInstructions, [] { return HasTiles(22); },
-     Bfloat16Tiles},
-    {"tdpbusd", "int8", kTileInt8, kTileInstructions, [] { return HasTiles(25); }, Int8Tiles},
+    {"vpmaddwd + vpaddd ymm", "int8", 32, InstructionsOf(kPairChains), HasYmm, Int16PairsYmm},
+    {"vpmaddwd + vpaddd zmm", "int8", 64, InstructionsOf(kPairChains),
+     [] { return HasZmm() && __builtin_cpu_supports("avx512bw") != 0; }, Int16PairsZmm},
+    {"vpdpbusd ymm, VEX", "int8", 64, InstructionsOf(kVexChains), HasYmmVnni, Int8DotsYmm},
+    {"vpdpbusd zmm", "int8", 128, InstructionsOf(kZmmChains), HasZmmVnni, Int8DotsZmm},
+    {"tdpbf16ps", "bf16", kTileBfloat16, kTileInstructions, HasBfloat16Tiles, Bfloat16Tiles},
+    {"tdpbusd", "int8", kTileInt8, kTileInstructions, HasInt8Tiles, Int8Tiles},
 };
 static_assert(std::size(kLoops) == kInt8Tmm + 1);
 
@@ -196,11 +213,12 @@ static_assert(std::size(kLoops) == kInt8Tmm + 1);
 std::span<const PeakLoop> PeakLoops() { return kLoops; }
 
 const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
-  if (compute == DType::kI8 && target >= SimdTarget::kAvx2) {
-    const Place widest = target == SimdTarget::kAvx2 ? kInt8Ymm : kInt8Zmm;
-    for (const Place place : {widest, kInt8Ymm}) {
-      if (kLoops[place].is_there()) return kLoops[place];
-    }
+  if (compute == DType::kI8) {
+    const Int8Dots dots = ActiveInt8Dots();
+    if (dots == Int8Dots::kAmx) return kLoops[kInt8Tmm];
+    const bool narrow = target == SimdTarget::kAvx2;
+    if (dots == Int8Dots::kVnni) return kLoops[narrow ? kInt8Ymm : kInt8Zmm];
+    if (dots == Int8Dots::kMadd) return kLoops[narrow ? kInt16Ymm : kInt16Zmm];
   }
   switch (target) {
     case SimdTarget::kAvx512Bf16:

@@ -59,16 +59,32 @@ bool IsHere(SimdTarget target) {
   return false;
 }
 
+// From the fastest on.
+constexpr Int8Dots kInt8Dots[] = {Int8Dots::kAmx,    Int8Dots::kVnni, Int8Dots::kMadd,
+                                  Int8Dots::kUsmmla, Int8Dots::kSdot, Int8Dots::kFloat};
+
+// QLORA_TARGET is TARGET or TARGET+DOTS.
+struct Names {
+  std::string_view target;
+  std::string_view dots;
+};
+Names NamesOfEnvironment() {
+  const char* value = std::getenv("QLORA_TARGET");
+  const std::string_view all = value == nullptr ? "" : value;
+  const std::size_t plus = all.find('+');
+  return {all.substr(0, plus), plus == all.npos ? "" : all.substr(plus + 1)};
+}
+
 // Returns the target that QLORA_TARGET names, or the best one. Errors: InvalidInput for an unknown
 // name, or for a target that this machine lacks.
 SimdTarget FromEnvironment() {
-  const char* value = std::getenv("QLORA_TARGET");
-  if (value == nullptr || *value == '\0') return BestSimdTarget();
+  const std::string_view value = NamesOfEnvironment().target;
+  if (value.empty()) return BestSimdTarget();
   const SimdTarget most = SimdTargets().back();
   std::string names;
   for (const SimdTarget target : kTargets) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", NameOf(target));
-    if (std::string_view(value) != NameOf(target)) continue;
+    if (value != NameOf(target)) continue;
     if (target > most) {
       ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(most), value);
     }
@@ -120,6 +136,45 @@ std::string WarnOfScalarKernels() {
                                                                : "QLORA_TARGET forces them";
   return fmt::format("the kernels are scalar, more than ten times slower than those for AVX2: {}",
                      reason);
+}
+
+const char* NameOf(Int8Dots dots) {
+  constexpr const char* kNames[] = {"float", "madd", "vnni", "amx", "sdot", "usmmla"};
+  return kNames[static_cast<int>(dots)];
+}
+
+bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
+  switch (dots) {
+    case Int8Dots::kAmx:
+      return target >= SimdTarget::kAvx512 && HasInt8Tiles();
+    case Int8Dots::kVnni:
+      return target >= SimdTarget::kAvx512 ? HasZmmVnni()
+                                           : target == SimdTarget::kAvx2 && HasYmmVnni();
+    case Int8Dots::kMadd:
+      return HWY_ARCH_X86 && target >= SimdTarget::kAvx2;
+    case Int8Dots::kSdot:
+      return target >= SimdTarget::kNeonDot;
+    case Int8Dots::kUsmmla:
+      return target >= SimdTarget::kNeonMatrix;
+    case Int8Dots::kFloat:
+      break;
+  }
+  return true;
+}
+
+Int8Dots ActiveInt8Dots() {
+  const std::string_view name = NamesOfEnvironment().dots;
+  const auto* named =
+      name.empty() ? kInt8Dots : std::ranges::find(kInt8Dots, name, [](Int8Dots dots) {
+        return std::string_view(NameOf(dots));
+      });
+  if (named == std::end(kInt8Dots)) {
+    ThrowInvalidInput("QLORA_TARGET: expected {} behind the plus, found '{}'",
+                      HWY_ARCH_X86 ? "amx, vnni, madd or float" : "usmmla, sdot or float", name);
+  }
+  const SimdTarget target = ActiveSimdTarget();
+  return *std::find_if(named, std::end(kInt8Dots),
+                       [&](Int8Dots dots) { return HasInt8Dots(target, dots); });
 }
 
 void SetSimdTarget(SimdTarget target) {

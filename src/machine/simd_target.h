@@ -57,6 +57,26 @@ std::string WarnOfScalarKernels();
 // Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
 void SetSimdTarget(SimdTarget target);
 
+// The instructions for products in 8 bits, ascending in speed. Their results are the same bits.
+enum class Int8Dots : std::uint8_t {
+  kFloat,   // those for float32, which every target has
+  kMadd,    // vpmaddwd: codes are widened to 16 bits
+  kVnni,    // vpdpbusd
+  kAmx,     // tdpbssd
+  kSdot,    // of aarch64
+  kUsmmla,  // of aarch64
+};
+
+// Returns "float", "madd", "vnni", "amx", "sdot", "usmmla".
+const char* NameOf(Int8Dots dots);
+
+// True where this machine has the instructions and `target` may use them.
+bool HasInt8Dots(SimdTarget target, Int8Dots dots);
+
+// The fastest of the target in use, or none that is faster than what QLORA_TARGET names behind a
+// plus, as in avx2+madd. Errors (InvalidInput): that is not a name.
+Int8Dots ActiveInt8Dots();
+
 }  // namespace qlora
 
 #endif  // QLORA_MACHINE_SIMD_TARGET_H_

@@ -85,9 +85,14 @@ std::string NoteIdle4bit(const WeightSizes& sizes) {
       fmt::join(sizes.block_formats, ", "));
 }
 
+bool HasQuantizedLinears(bool load_in_4bit, const WeightSizes& sizes) {
+  return load_in_4bit || sizes.stored_4bit || !sizes.block_formats.empty();
+}
+
 std::string NoteIdleInt8(const Precision& precision, bool load_in_4bit, const WeightSizes& sizes) {
-  const bool quantized = load_in_4bit || sizes.stored_4bit || !sizes.block_formats.empty();
-  if (precision.frozen == FrozenProducts::kFloat || quantized) return "";
+  if (precision.frozen == FrozenProducts::kFloat || HasQuantizedLinears(load_in_4bit, sizes)) {
+    return "";
+  }
   return "compute_dtype int8 has no effect: no weight is quantized, so products are in bfloat16";
 }
 

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/arena.h"
-#include "base/matrix.h"
-#include "base/stopwatch.h"
 #include "pass/flops.h"
 #include "pass/pass_shape.h"
+#include "pass/product_rates.h"
 #include "plan/run/prepared_run.h"
 
 namespace qlora {
@@ -46,35 +44,6 @@ double AnchorFlops(const PreparedRun& run) {
          TokenFlops(run, MeanLength(*data.anchors));
 }
 
-// FLOP/s of a product like those of the model, of `rows` rows.
-double MeasureProducts(Backend& backend, const DecoderConfig& config, const Precision& precision,
-                       std::int64_t rows) {
-  constexpr double kSeconds = 0.1;
-  const std::int64_t in = std::min<std::int64_t>(config.hidden_size, 2048);
-  const std::int64_t out = std::min<std::int64_t>(config.intermediate_size, 4096);
-  backend.Reserve({.rows = rows, .features = std::max(in, out)});
-  Carver sizes;
-  const auto carve = [&](Carver& carver) {
-    return std::vector{carver.Matrix(DType::kBF16, out, in),
-                       carver.Matrix(precision.activation, rows, in),
-                       carver.Matrix(precision.activation, rows, out)};
-  };
-  carve(sizes);
-  Arena memory(sizes.bytes(), backend.memory());
-  Carver carver(memory);
-  const std::vector<MatrixView> views = carve(carver);
-  for (const MatrixView& view : views) backend.Run(ops::Zero{view});
-  const LinearView linear{WeightView(ConstMatrixView(views[0])), {}, {}};
-  const LinearOutput y{views[2], {}};
-  const Stopwatch watch;
-  double products = 0;
-  do {
-    backend.Run(ops::Linear{{&linear, 1}, views[1], {&y, 1}});
-    ++products;
-  } while (watch.seconds() < kSeconds);
-  return 2 * products * static_cast<double>(rows * in * out) / watch.seconds();
-}
-
 }  // namespace
 
 double RemainingFlops(const TrainPlan& plan) {
@@ -88,12 +57,36 @@ double RemainingFlops(const TrainPlan& plan) {
   return flops * static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
 }
 
-double EstimateSeconds(Context& context, const TrainPlan& plan) {
+TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
+  constexpr double kSeconds = 0.05;
   const PreparedRun& run = *plan.run;
-  const std::unique_ptr<Backend> backend = run.start.backends->Make(context, run.base.precision);
-  const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);
-  const double rate = MeasureProducts(*backend, run.base.config, run.base.precision, rows);
-  return kBesidesProducts * RemainingFlops(plan) / (rate * plan.ranks.ranks);
+  const DecoderConfig& config = run.base.config;
+  const Precision& precision = run.base.precision;
+  const ProductShape shape = {
+      .rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512),
+      .out = std::min<std::int64_t>(config.intermediate_size, 2048),
+      .in = std::min<std::int64_t>(config.hidden_size, 2048),
+      .quantized = HasQuantizedLinears(run.base.record.load_in_4bit, run.base.weights)};
+  const auto rates_of = [&](const Precision& of) {
+    return MeasureProducts(context, *run.start.backends, of, shape, kSeconds);
+  };
+  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
+  const auto kept = static_cast<double>(std::ranges::count(recompute, Recompute::kNone));
+  const double forwards = 2 - kept / std::max<double>(1, static_cast<double>(recompute.size()));
+  const double flops = kBesidesProducts * RemainingFlops(plan) / plan.ranks.ranks;
+  // What is beside products takes as long with other products.
+  const ProductRates rates = rates_of(precision);
+  TimeEstimate estimate = {
+      .seconds = flops / rates.Mean(forwards), .int8 = {}, .int8_backward = {}};
+  if (!shape.quantized || precision.frozen != FrozenProducts::kFloat) return estimate;
+  const ProductRates coded = rates_of({DType::kBF16, DType::kF32, FrozenProducts::kInt8});
+  const double besides = (1 - 1 / kBesidesProducts) * estimate.seconds;
+  const auto with = [&](const ProductRates& products) {
+    return besides + flops / kBesidesProducts / products.Mean(forwards);
+  };
+  estimate.int8 = with({coded.forward, rates.backward});
+  estimate.int8_backward = with(coded);
+  return estimate;
 }
 
 StepLimit::StepLimit(const TrainPlan& plan, double peak)

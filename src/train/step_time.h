@@ -1,4 +1,4 @@
-// How long a run takes on this machine (EstimateSeconds), the arithmetic of its steps over the rate
+// How long a run takes on this machine (EstimateTime), the arithmetic of its steps over the rate
 // of products, which a short probe measures; and how near each step comes to the arithmetic limit.
 #ifndef QLORA_TRAIN_STEP_TIME_H_
 #define QLORA_TRAIN_STEP_TIME_H_

@@ -52,55 +52,104 @@ LinearCase Case(std::int64_t rows, std::int64_t in, std::vector<std::int64_t> ou
   return c;
 }
 
-// All that this machine has, whichever is chosen.
-TEST_P(CpuInt8, KernelsComputeTheSameBits) {
-  Random random(8);
-  for (const std::int64_t k : {4, 128, 130, 384, 512}) {
-    for (const std::int64_t rows : {1, 5, 6, 13, 48}) {
-      for (const std::int64_t width : {cpu::kInt8Vector, cpu::kInt8Lanes}) {
-        const std::int64_t stride = k + 8;
-        const std::int64_t groups = (k + 127) / 128;
-        std::vector<std::uint8_t> a(rows * stride);
-        for (std::uint8_t& byte : a) byte = static_cast<std::uint8_t>(1 + random.Below(255));
-        std::vector<std::int8_t> panel((k + 3) / 4 * 4 * width);
-        std::vector<std::int32_t> starts(groups * width);
-        for (std::int64_t i = 0; i < k; ++i) {
-          for (std::int64_t lane = 0; lane < width; ++lane) {
-            const auto code = static_cast<std::int8_t>(random.Below(255) - 127);
-            panel[(i / 4 * width + lane) * 4 + i % 4] = code;
-            starts[i / 128 * width + lane] -= 128 * code;
-          }
+// Operands of a product by their definition, with what kernels may read behind them.
+class ProductCase {
+ public:
+  ProductCase(std::int64_t k, std::int64_t rows, std::int64_t width, bool more)
+      : k_(k), rows_(rows), width_(width), more_(more), random_(k + rows + width) {
+    for (std::int8_t& code : a_) code = Code();
+    for (std::int8_t& code : x_) code = Code();
+    for (std::vector<float>* values : {&scales_, &factors_, &before_}) {
+      for (float& value : *values) value = static_cast<float>(random_.Normal());
+    }
+  }
+
+  // (rows, width), by int8_product.h.
+  std::vector<float> Expected() const {
+    std::vector<float> c(before_.begin(), before_.begin() + rows_ * width_);
+    for (std::int64_t i = 0; i < rows_ * width_; ++i) {
+      const std::int64_t row = i / width_;
+      const std::int64_t lane = i % width_;
+      float sum = more_ ? c[i] : 0;
+      for (std::int64_t g = 0; g < groups(); ++g) {
+        int products = 0;
+        for (std::int64_t j = g * 128; j < std::min(k_, (g + 1) * 128); ++j) {
+          products += a_[row * k_ + j] * x_[lane * k_ + j];
         }
-        const auto normals = [&](std::int64_t count) {
-          std::vector<float> values(count);
-          for (float& value : values) value = static_cast<float>(random.Normal());
-          return values;
-        };
-        const std::vector<float> scales = normals(groups * width);
-        const std::vector<float> factors = normals(rows);
-        const std::vector<float> before = normals(rows * width);
+        sum = std::fma(static_cast<float>(products), scales_[g * width_ + lane], sum);
+      }
+      c[i] = more_ ? sum * factors_[row] : sum;
+    }
+    return c;
+  }
+
+  std::vector<float> Run(const cpu::Int8Kernels& kernels) const {
+    std::vector<std::uint8_t> a(room() * cpu::kInt8Stride, 77);
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::int64_t j = 0; j < k_; ++j) {
+        a[r * cpu::kInt8Stride + j] = static_cast<std::uint8_t>(a_[r * k_ + j] + kernels.offset);
+      }
+    }
+    std::vector<std::int8_t> panel(padded() * width_);
+    std::vector<std::int32_t> starts(groups() * width_);
+    for (std::int64_t j = 0; j < k_; ++j) {
+      for (std::int64_t lane = 0; lane < width_; ++lane) {
+        const std::int8_t code = x_[lane * k_ + j];
+        panel[(j / 4 * width_ + lane) * 4 + j % 4] = code;
+        starts[j / 128 * width_ + lane] -= 128 * code;
+      }
+    }
+    std::vector<float> c = before_;
+    if (kernels.begin != nullptr) kernels.begin();
+    kernels.multiply({.rows = rows_,
+                      .k = k_,
+                      .width = width_,
+                      .a = a.data(),
+                      .panel = panel.data(),
+                      .scales = scales_.data(),
+                      .starts = starts.data(),
+                      .c = c.data(),
+                      .c_stride = width_,
+                      .add = more_,
+                      .factors = more_ ? factors_.data() : nullptr});
+    if (kernels.end != nullptr) kernels.end();
+    c.resize(rows_ * width_);
+    return c;
+  }
+
+ private:
+  std::int8_t Code() { return static_cast<std::int8_t>(random_.Below(255) - 127); }
+  std::int64_t groups() const { return (k_ + 127) / 128; }
+  std::int64_t padded() const {
+    return (k_ + cpu::kInt8Depth - 1) / cpu::kInt8Depth * cpu::kInt8Depth;
+  }
+  std::int64_t room() const { return (rows_ + 15) / 16 * 16; }
+
+  std::int64_t k_;
+  std::int64_t rows_;
+  std::int64_t width_;
+  bool more_;
+  Random random_;
+  std::vector<std::int8_t> a_ = std::vector<std::int8_t>(rows_ * k_);
+  std::vector<std::int8_t> x_ = std::vector<std::int8_t>(width_ * k_);
+  std::vector<float> scales_ = std::vector<float>(groups() * width_);
+  std::vector<float> factors_ = std::vector<float>(room());
+  std::vector<float> before_ = std::vector<float>(room() * width_);
+};
+
+// All that this machine has, whichever is chosen: for each sum, what its definition in
+// int8_product.h says.
+TEST_P(CpuInt8, KernelsComputeTheSameBits) {
+  for (const std::int64_t k : {4, 60, 128, 130, 384, 448, 512}) {
+    for (const std::int64_t rows : {1, 5, 6, 13, 48, 128}) {
+      for (const std::int64_t width : {cpu::kInt8Vector, cpu::kInt8Lanes}) {
         for (const bool more : {false, true}) {
-          cpu::Int8Product product = {.rows = rows,
-                                      .k = k,
-                                      .width = width,
-                                      .a = a.data(),
-                                      .a_stride = stride,
-                                      .panel = panel.data(),
-                                      .scales = scales.data(),
-                                      .starts = starts.data(),
-                                      .c_stride = width,
-                                      .add = more,
-                                      .factors = more ? factors.data() : nullptr};
-          const auto run = [&](cpu::Int8Multiply multiply) {
-            std::vector<float> c = before;
-            product.c = c.data();
-            multiply(product);
-            return c;
-          };
-          const std::vector<float> expected = run(cpu::MultiplyInt8AsFloats);
-          for (const cpu::Int8Multiply fast : cpu::Int8Multiplies()) {
-            if (fast == nullptr) continue;
-            EXPECT_EQ(run(fast), expected) << k << ' ' << rows << ' ' << width;
+          const ProductCase product(k, rows, width, more);
+          for (const Int8Dots dots : {Int8Dots::kFloat, Int8Dots::kMadd, Int8Dots::kVnni,
+                                      Int8Dots::kAmx, Int8Dots::kSdot, Int8Dots::kUsmmla}) {
+            if (!HasInt8Dots(GetParam(), dots)) continue;
+            EXPECT_EQ(product.Run(cpu::KernelsOf(dots)), product.Expected())
+                << NameOf(dots) << ' ' << k << ' ' << rows << ' ' << width;
           }
         }
       }

@@ -182,6 +182,8 @@ TEST_F(ProgramTest, DoctorPrintsOneJsonObject) {
   EXPECT_GE(report.at("cores").get<int>(), 1);
   EXPECT_GT(report.at("memory_total_bytes").get<std::int64_t>(), 0);
   EXPECT_FALSE(report.at("simd_target").get<std::string>().empty());
+  EXPECT_FALSE(report.at("int8_kernels").get<std::string>().empty());
+  EXPECT_GT(report.at("int8_speedup").at("forward").get<double>(), 0);
   EXPECT_FALSE(report.at("libraries").at("yaml-cpp").get<std::string>().empty());
   EXPECT_EQ(outcome.err, "");
   const Outcome text = Run({"doctor"});

@@ -27,6 +27,9 @@ TEST(PeakTest, EachTargetHasTheLoopOfItsKernels) {
       const bool dots = MultipliesBfloat16(target) && compute == DType::kBF16;
       EXPECT_STREQ(loop.operands, dots ? "bf16" : "f32");
     }
+    SetSimdTarget(target);
+    EXPECT_TRUE(PeakLoopOf(target, DType::kI8).is_there()) << NameOf(target);
+    SetSimdTarget(BestSimdTarget());
     // Wider vectors do more at a time.
     EXPECT_GE(PeakLoopOf(target, DType::kF32).operations,
               PeakLoopOf(SimdTarget::kScalar, DType::kF32).operations);

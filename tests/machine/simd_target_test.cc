@@ -30,6 +30,16 @@ TEST(SimdTargets, EachCanBeUsed) {
   SetSimdTarget(BestSimdTarget());
 }
 
+TEST(SimdTargets, EachHasInstructionsForProductsInEightBits) {
+  for (const SimdTarget target : SimdTargets()) {
+    SetSimdTarget(target);
+    EXPECT_TRUE(HasInt8Dots(target, ActiveInt8Dots())) << NameOf(target);
+    EXPECT_TRUE(HasInt8Dots(target, Int8Dots::kFloat)) << NameOf(target);
+  }
+  EXPECT_FALSE(HasInt8Dots(SimdTarget::kScalar, Int8Dots::kMadd));
+  SetSimdTarget(BestSimdTarget());
+}
+
 #if defined(__x86_64__)
 TEST(SimdTargets, ScalarKernelsAreWarnedOf) {
   SetSimdTarget(SimdTarget::kScalar);

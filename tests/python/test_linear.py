@@ -1,6 +1,8 @@
 """The QLoRA layer on arrays."""
 
 import copy
+import json
+import pathlib
 import pickle
 
 import numpy as np
@@ -62,6 +64,31 @@ def test_products_in_eight_bits():
     # Half a code of each operand in each of 40 products, of values below 4 and 0.5; and bfloat16.
     assert np.abs(y - expected).max() < 40 * (4 * 0.5 / 254 * 2 + 4 * 0.5 / 128)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), y)
+
+
+def golden(name):
+    path = pathlib.Path(__file__).parents[1] / "golden" / "int8" / (name + ".json")
+    case = json.loads(path.read_text())
+    floats = {key: np.array(case[key], np.uint32).view(np.float32)
+              for key in ("x", "dy", "absmax", "y", "dx")}
+    m, n, k = case["m"], case["n"], case["k"]
+    packed = np.array(case["packed"][:n * k // 2], np.uint8)
+    weight = q.NF4Tensor.from_arrays(packed, floats["absmax"], (n, k))
+    return weight, floats["x"].reshape(m, k), floats["y"].reshape(m, n)
+
+
+# The rule of docs/math/eight-bit.md, of which the expected bits were computed with fractions.
+@pytest.mark.parametrize("name", ["plain", "outlier", "edges", "ties", "heavy"])
+def test_products_in_eight_bits_are_those_of_their_rule(name):
+    weight, x, y = golden(name)
+    layer = q.QLoraLinear.from_quantized(weight, r=2, compute_dtype="int8")
+    assert not layer.lora_b.any()
+    found = layer(x)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(y))
+    kept = ~np.isnan(y)
+    np.testing.assert_array_equal(found[kept].view(np.uint32), y[kept].view(np.uint32))
+    for row in range(len(x)):
+        np.testing.assert_array_equal(layer(x[row]), found[row])
 
 
 def test_numbers():

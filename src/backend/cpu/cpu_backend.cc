@@ -27,7 +27,7 @@ constexpr std::int64_t kMostPartialSums = 256;
 
 cpu::Kernels KernelsOf(const Compute& compute) {
   cpu::Kernels kernels = cpu::SelectKernels(compute.operands);
-  if (compute.frozen != FrozenProducts::kFloat) kernels.multiply_int8 = cpu::SelectInt8Multiply();
+  if (compute.frozen != FrozenProducts::kFloat) kernels.int8 = &cpu::KernelsOf(ActiveInt8Dots());
   kernels.int8_backward = compute.frozen == FrozenProducts::kInt8;
   return kernels;
 }
@@ -68,7 +68,7 @@ class CpuBackend final : public Backend {
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     // Codes are made of a weight as it is stored.
-    return kernels_.multiply_int8 != nullptr ? 0 : cpu::PrepackedBytes(kernels_, q);
+    return kernels_.int8 != nullptr ? 0 : cpu::PrepackedBytes(kernels_, q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);

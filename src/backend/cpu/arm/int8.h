@@ -6,9 +6,9 @@
 
 namespace qlora::cpu {
 
-// int8_dot.cc, for kNeonDot
+// int8_dot.cc, for Int8Dots::kSdot
 void MultiplyInt8Dots(const Int8Product& product);
-// int8_matrix.cc, for kNeonMatrix
+// int8_matrix.cc, for Int8Dots::kUsmmla
 void MultiplyInt8Matrices(const Int8Product& product);
 
 }  // namespace qlora::cpu

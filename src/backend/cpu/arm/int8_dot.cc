@@ -1,5 +1,4 @@
-// Products of codes with sdot: four products of bytes are added to each of 4 sums of 32 bits. Codes
-// of rows lose their 128 on the way to the registers, so that sums start at 0.
+// Products of codes with sdot: four products of bytes are added to each of 4 sums of 32 bits.
 #include <algorithm>
 
 #include "backend/cpu/arm/int8.h"
@@ -35,31 +34,22 @@ HWY_INLINE void AddQuad(const std::int8_t* panel, const int8x16_t (&row)[kRows],
 template <int kRows>
 void Tile(const Int8Product& p, std::int64_t row, std::int64_t lane) {
   const std::int64_t step = kInt8Step * p.width;
-  const uint8x16_t offset = vdupq_n_u8(kCodeOffset);
   for (std::int64_t k = 0; k < p.k; k += int8::kGroup) {
-    const std::uint8_t* a = p.a + row * p.a_stride + k;
+    const std::uint8_t* a = p.a + row * kInt8Stride + k;
     const std::int8_t* panel = p.panel + k * p.width + lane * kInt8Step;
     int32x4_t sum[kRows][kTileVectors] = {};
-    const std::int64_t quads = (std::min(int8::kGroup, p.k - k) + kInt8Step - 1) / kInt8Step;
-    std::int64_t i = 0;
-    for (; i + kQuads <= quads; i += kQuads, a += kQuads * kInt8Step) {
+    const std::int64_t depth = std::min(int8::kGroup, p.k - k);
+    for (std::int64_t i = 0; i < depth; i += kQuads * kInt8Step, a += kQuads * kInt8Step) {
       int8x16_t codes[kRows];
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
-        codes[r] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(a + r * p.a_stride), offset));
+        codes[r] = vreinterpretq_s8_u8(vld1q_u8(a + r * kInt8Stride));
       }
       AddQuad<0>(panel, codes, sum);
       AddQuad<1>(panel + step, codes, sum);
       AddQuad<2>(panel + 2 * step, codes, sum);
       AddQuad<3>(panel + 3 * step, codes, sum);
       panel += kQuads * step;
-    }
-    for (; i < quads; ++i, a += kInt8Step, panel += step) {
-      int8x16_t codes[kRows];
-      for (int r = 0; r < kRows; ++r) {
-        codes[r] = vreinterpretq_s8_u8(veorq_u8(QuadAt(a + r * p.a_stride), offset));
-      }
-      AddQuad<0>(panel, codes, sum);
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTileVectors; ++v) {

@@ -20,23 +20,16 @@ constexpr int kTilePairs = 4;  // of rows and of lanes: 16 vectors of sums
 constexpr std::int64_t kTileLanes = 2 * kTilePairs;
 constexpr std::int64_t kCodes = 8;  // of a row in a matrix
 
-// The codes of lanes [0, kTileLanes) for one or two quads of the panel, `step` apart.
-HWY_INLINE void LoadLanes(const std::int8_t* panel, std::int64_t step, bool two,
+// The codes of lanes [0, kTileLanes) for two quads of the panel, `step` apart.
+HWY_INLINE void LoadLanes(const std::int8_t* panel, std::int64_t step,
                           int8x16_t (&lanes)[kTilePairs]) {
   for (int v = 0; v < kTilePairs / 2; ++v) {
     const std::int8_t* from = panel + v * kNeonLanes * kInt8Step;
     const int32x4_t first = vreinterpretq_s32_s8(vld1q_s8(from));
-    const int32x4_t second = two ? vreinterpretq_s32_s8(vld1q_s8(from + step)) : vdupq_n_s32(0);
+    const int32x4_t second = vreinterpretq_s32_s8(vld1q_s8(from + step));
     lanes[2 * v] = vreinterpretq_s8_s32(vzip1q_s32(first, second));
     lanes[2 * v + 1] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
   }
-}
-
-// Two rows, the second of which may be absent; a quad of each where there are not two.
-HWY_INLINE uint8x16_t LoadRows(const std::uint8_t* row, std::int64_t stride, bool pair, bool two) {
-  const std::uint8_t* next = pair ? row + stride : row;
-  if (two) return vcombine_u8(vld1_u8(row), vld1_u8(next));
-  return vcombine_u8(vget_low_u8(QuadAt(row)), vget_low_u8(QuadAt(next)));
 }
 
 // Lanes [lane, lane + kTileLanes) of kRows rows. The last row of an odd number is multiplied twice.
@@ -45,7 +38,7 @@ void Tile(const Int8Product& p, std::int64_t row, std::int64_t lane) {
   constexpr int kPairs = (kRows + 1) / 2;
   const std::int64_t step = kInt8Step * p.width;
   for (std::int64_t k = 0; k < p.k; k += int8::kGroup) {
-    const std::uint8_t* a = p.a + row * p.a_stride + k;
+    const std::uint8_t* a = p.a + row * kInt8Stride + k;
     const std::int8_t* panel = p.panel + k * p.width + lane * kInt8Step;
     const std::int32_t* starts = p.starts + k / int8::kGroup * p.width + lane;
     int32x4_t sum[kPairs][kTilePairs];
@@ -53,23 +46,21 @@ void Tile(const Int8Product& p, std::int64_t row, std::int64_t lane) {
       const int32x2_t start = vld1_s32(starts + 2 * v);
       for (int r = 0; r < kPairs; ++r) sum[r][v] = vcombine_s32(start, start);
     }
-    const auto add = [&](bool two) __attribute__((always_inline)) {
+    const std::int64_t depth = std::min(int8::kGroup, p.k - k);
+    for (std::int64_t i = 0; i < depth; i += kCodes, a += kCodes, panel += 2 * step) {
       int8x16_t lanes[kTilePairs];
-      LoadLanes(panel, step, two, lanes);
+      LoadLanes(panel, step, lanes);
 #pragma GCC unroll 4
       for (int r = 0; r < kPairs; ++r) {
+        const std::uint8_t* pair = a + 2 * r * kInt8Stride;
         const uint8x16_t rows =
-            LoadRows(a + 2 * r * p.a_stride, p.a_stride, 2 * r + 1 < kRows, two);
+            vcombine_u8(vld1_u8(pair), vld1_u8(2 * r + 1 < kRows ? pair + kInt8Stride : pair));
 #pragma GCC unroll 4
         for (int v = 0; v < kTilePairs; ++v) {
           sum[r][v] = vusmmlaq_s32(sum[r][v], rows, lanes[v]);
         }
       }
-    };
-    const std::int64_t depth = std::min(int8::kGroup, p.k - k);
-    std::int64_t i = 0;
-    for (; i + kInt8Step < depth; i += kCodes, a += kCodes, panel += 2 * step) add(true);
-    if (i < depth) add(false);
+    }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kTilePairs; v += 2) {
         const auto& from = sum[r / 2];

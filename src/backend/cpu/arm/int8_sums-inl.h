@@ -1,4 +1,4 @@
-// Vectors of 4 sums of codes: how rows are read and sums become float32. Functions are inlined into
+// Vectors of 4 sums of codes: how sums become float32. Functions are inlined into
 // those of files with more instructions.
 #ifndef QLORA_BACKEND_CPU_ARM_INT8_SUMS_INL_H_
 #define QLORA_BACKEND_CPU_ARM_INT8_SUMS_INL_H_
@@ -7,7 +7,6 @@
 #include <hwy/base.h>
 
 #include <cstdint>
-#include <cstring>
 
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/int8/codes.h"
@@ -15,13 +14,6 @@
 namespace qlora::cpu {
 
 inline constexpr std::int64_t kNeonLanes = 4;  // of a vector of sums
-
-// A quad of codes and zeros.
-HWY_INLINE uint8x16_t QuadAt(const std::uint8_t* row) {
-  std::uint32_t quad;
-  std::memcpy(&quad, row, sizeof(quad));
-  return vreinterpretq_u8_u32(vsetq_lane_u32(quad, vdupq_n_u32(0), 0));
-}
 
 // c = fma(sum, scales of the group from k on, [c]), and after the last group times the factor of
 // the row, for 4 lanes of a row.

@@ -36,10 +36,10 @@ const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; 
 
 const PrepackedKernels* TilePrepackedKernels() { return nullptr; }
 
-std::array<Int8Multiply, 2> Int8Multiplies() {
-  const SimdTarget target = ActiveSimdTarget();
-  return {target >= SimdTarget::kNeonMatrix ? MultiplyInt8Matrices : nullptr,
-          target >= SimdTarget::kNeonDot ? MultiplyInt8Dots : nullptr};
+const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots) {
+  static constexpr Int8Kernels kDots = {0, MultiplyInt8Dots};
+  static constexpr Int8Kernels kMatrices = {kCodeOffset, MultiplyInt8Matrices};
+  return dots == Int8Dots::kUsmmla ? kMatrices : kDots;
 }
 
 }  // namespace qlora::cpu

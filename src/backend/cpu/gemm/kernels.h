@@ -30,7 +30,7 @@
 
 namespace qlora::cpu {
 
-struct Int8Product;
+struct Int8Kernels;
 struct PrepackedRows;
 struct DotProduct;
 
@@ -159,7 +159,7 @@ struct Kernels {
 
   // Products of quantized weights in 8 bits (int8/int8_product.h); null: as all others. Backward
   // only if int8_backward.
-  void (*multiply_int8)(const Int8Product& product) = nullptr;
+  const Int8Kernels* int8 = nullptr;
   bool int8_backward = false;
 };
 

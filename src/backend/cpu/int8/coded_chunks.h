@@ -1,33 +1,44 @@
-// 4-bit values as codes of 8 bits, 64 at a time: a block has 16 codes, which are looked up.
+// Values of a weight as codes of 8 bits. 4-bit values are coded 64 at a time: a block has 16 codes,
+// which are looked up.
 #ifndef QLORA_BACKEND_CPU_INT8_CODED_CHUNKS_H_
 #define QLORA_BACKEND_CPU_INT8_CODED_CHUNKS_H_
 
 #include <cstdint>
+#include <span>
 
+#include "backend/cpu/gemm/format.h"
 #include "qlora/nf4.h"
 
 namespace qlora::cpu {
 
-// Whole chunks of one row.
-struct ChunkRun {
+// Whole chunks of some rows.
+struct ChunkRows {
   const std::uint8_t* packed;
+  std::int64_t row_bytes;  // from one row to the next
+  std::int64_t rows;
   std::int64_t chunks;
-  const float* code;       // 16 values
-  const float* scales;     // of blocks
-  std::int64_t chunk;      // the first one, counted from the begin of scales[0]
-  std::int64_t per_block;  // chunks
-  float inverse;           // of the scale of the row
+  const float* code;     // 16 values
+  const float* factors;  // (rows, chunks): a code is value * factor, rounded
+  std::int64_t factor_stride;
+  std::uint8_t offset;  // is added to codes
 };
+
+// out (rows, chunks * kChunk), rows kInt8Stride apart.
+void CodeChunks(const ChunkRows& in, std::uint8_t* out);
 
 // Rows that are transposed at a time.
 inline constexpr std::int64_t kTransposedRows = 16;
-// out(i, r) = in(r, i) for r < kTransposedRows and i < cols, which are rounded up to
-// kTransposedRows; rows of in are kChunk apart.
-void TransposeCodes(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out,
-                    std::int64_t stride);
+inline constexpr std::int64_t kTransposedCols = 2 * kChunk;
+// out(i, r) for each value i of one or two chunks of row r, rows of `out` kInt8Stride apart. Rows
+// are rounded up to kTransposedRows; those beyond the last one become any bytes.
+void CodeChunkColumns(const ChunkRows& in, std::uint8_t* out);
+// The same of codes (kTransposedRows, kTransposedCols), of which the first `cols` columns are
+// needed.
+void TransposeCodes(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out);
 
-// out (chunks * kChunk): codes + 128.
-void CodeChunks(const ChunkRun& run, std::uint8_t* out);
+// out = values * inverse, clamped and rounded, + offset.
+void CodeValues(std::span<const float> values, float inverse, std::uint8_t offset,
+                std::uint8_t* out);
 
 }  // namespace qlora::cpu
 

@@ -2,8 +2,6 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/int8/coded_operand.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "backend/cpu/int8/coded_chunks.h"
 #include "backend/cpu/int8/coded_operand.h"
 #include "backend/cpu/lanes-inl.h"
+#include "quant/double_quant.h"
 #include "quant/layout.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -57,24 +56,22 @@ float ValueAt(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
   return m.dtype == DType::kBF16 ? ToFloat(m.Row<BFloat16>(row)[col]) : m.Row<float>(row)[col];
 }
 
-// Rows ahead of those that are coded, whose values are fetched: a processor does not foresee steps
-// as wide as a row.
-constexpr std::int64_t kRowsAhead = 8;
-constexpr std::int64_t kColumnsAhead = 32;
-
-void Fetch(const QuantizedView& q, std::int64_t first, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += 2 * kCacheLine) {
-    hwy::Prefetch(q.packed + (first + i) / 2);
-  }
-}
-
-// Codes of any weight, one by one.
+// Codes of any weight, row by row.
 void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
-               std::int64_t col, std::int64_t cols, std::uint8_t* out) {
+               std::int64_t col, std::int64_t cols, std::uint8_t offset, std::uint8_t* out) {
+  if (weight.form() == WeightForm::kBlocks && scale.inverse != 0) {
+    float values[kCodedDepth];
+    ReadRow(weight, row, col, cols, values);
+    return CodeValues({values, static_cast<std::size_t>(cols)}, scale.inverse, offset, out);
+  }
   std::int8_t codes[kCodedDepth];
   int8::CodeRow(weight, row, scale, col, cols, codes);
-  for (std::int64_t i = 0; i < cols; ++i)
-    out[i] = static_cast<std::uint8_t>(codes[i] + kCodeOffset);
+  for (std::int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::uint8_t>(codes[i] + offset);
+}
+
+// What values of a block with scale `block` are multiplied by to become codes of a row.
+float FactorOf(const int8::CodeScale& row, float block) {
+  return row.inverse == 0 ? 0 : block * row.inverse;
 }
 
 // The sums of an operand with all panels, which are next to one another.
@@ -132,43 +129,43 @@ struct CodedSums {
 
 }  // namespace
 
-CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
-    : weight_(weight), row_(row), rows_(rows), scales_(scales) {
-  // Kept for the codes of whole chunks alone; a row of smaller blocks may have more than there is
-  // room for.
-  const std::int64_t count = int8::MostRowBlocks(weight);
-  std::vector<float> others(IsChunked(weight) ? 0 : count);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    row_scales_[r] =
-        int8::ScaleOfRow(weight, row + r, others.empty() ? scales + r * count : others.data());
-    factors_[r] = row_scales_[r].codes.scale;
+CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)
+    : weight_(weight), row_(row), rows_(rows), chunk_factors_(room) {
+  std::vector<float> blocks(int8::MostRowBlocks(weight));
+  const std::int64_t chunks = weight.cols() / kChunk;
+  const std::int64_t per_block = IsChunked(weight) ? weight.quantized.block_size / kChunk : 0;
+  for (std::int64_t r = 0; r < rows; ++r, room += chunks) {
+    row_scales_[r] = int8::ScaleOfRow(weight, row + r, blocks.data());
+    const int8::CodeScale& scale = row_scales_[r].codes;
+    factors_[r] = scale.scale;
+    if (per_block == 0) continue;
+    const std::int64_t first = (row + r) * chunks % per_block;
+    for (std::int64_t c = 0; c < chunks && per_block == 1; ++c)
+      room[c] = FactorOf(scale, blocks[c]);
+    for (std::int64_t c = 0; c < chunks && per_block > 1; ++c) {
+      room[c] = FactorOf(scale, blocks[(first + c) / per_block]);
+    }
   }
 }
 
-void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const {
+void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+                     std::uint8_t* out) const {
   const QuantizedView& q = weight_.quantized;
-  const bool chunked = IsChunked(weight_);
-  for (std::int64_t r = 0; r < rows_; ++r, out += kCodedStride) {
-    const std::int64_t row = row_ + r;
-    const int8::CodeScale& scale = row_scales_[r].codes;
-    // Codes meet zeros of a panel behind the last column.
-    std::fill(out + depth, out + RoundUp(depth, kInt8Step), kCodeOffset);
-    if (!chunked || scale.inverse == 0) {
-      CodePlain(weight_, row, scale, first, depth, out);
-      continue;
+  if (!IsChunked(weight_)) {
+    for (std::int64_t r = 0; r < rows_; ++r, out += kInt8Stride) {
+      CodePlain(weight_, row_ + r, row_scales_[r].codes, first, depth, offset, out);
     }
-    const std::int64_t begin = row * q.cols;
-    const std::int64_t per_block = q.block_size / kChunk;
-    if (r + kRowsAhead < rows_) Fetch(q, begin + kRowsAhead * q.cols + first, depth);
-    CodeChunks({.packed = q.packed + (begin + first) / 2,
-                .chunks = depth / kChunk,
-                .code = q.code,
-                .scales = scales_ + r * int8::MostRowBlocks(weight_),
-                .chunk = (begin + first) / kChunk - BlockOfIndex(q, begin) * per_block,
-                .per_block = per_block,
-                .inverse = scale.inverse},
-               out);
+    return;
   }
+  CodeChunks({.packed = q.packed + (row_ * q.cols + first) / 2,
+              .row_bytes = q.cols / 2,
+              .rows = rows_,
+              .chunks = depth / kChunk,
+              .code = q.code,
+              .factors = chunk_factors_ + first / kChunk,
+              .factor_stride = q.cols / kChunk,
+              .offset = offset},
+             out);
 }
 
 void CodedRows::Values(std::int64_t k, float* out) const {
@@ -189,37 +186,47 @@ void CodedRows::ForEachExcess(const Add& add) const {
   }
 }
 
-void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const {
+void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+                        std::uint8_t* out) const {
   const QuantizedView& q = weight_.quantized;
-  const bool chunked = IsChunked(weight_);
-  alignas(64) std::uint8_t rows[kTransposedRows * kChunk];
-  static_assert(kMost == kChunk && kCodedDepth + kTransposedRows <= kCodedStride);
-  // Codes behind the last row meet zeros of a panel.
-  std::fill(std::begin(rows), std::end(rows), kCodeOffset);
-  for (std::int64_t r = 0; r < depth; ++r) {
-    const std::int64_t row = first + r;
-    const int8::CodeScale& scale = row_scales_[row].codes;
-    std::uint8_t* to = rows + r % kTransposedRows * kChunk;
-    if (chunked && scale.inverse != 0) {
-      const std::int64_t begin = row * q.cols + col_;
-      if (row + kColumnsAhead < q.rows) Fetch(q, begin + kColumnsAhead * q.cols, kChunk);
-      float block_scale;
-      LoadScales(q, BlockOfIndex(q, begin), 1, &block_scale);
-      CodeChunks({.packed = q.packed + begin / 2,
-                  .chunks = 1,
-                  .code = q.code,
-                  .scales = &block_scale,
-                  .chunk = 0,
-                  .per_block = 1,
-                  .inverse = scale.inverse},
-                 to);
-    } else {
-      CodePlain(weight_, row, scale, col_, cols_, to);
+  const int8::RowScale* scales = row_scales_ + first;
+  static_assert(kMost == kTransposedCols);
+  if (!IsChunked(weight_)) {
+    std::uint8_t rows[kTransposedRows * kTransposedCols] = {};
+    for (std::int64_t r = 0; r < depth; r += kTransposedRows) {
+      const std::int64_t count = std::min(kTransposedRows, depth - r);
+      for (std::int64_t i = 0; i < count; ++i) {
+        CodePlain(weight_, first + r + i, scales[r + i].codes, col_, cols_, offset,
+                  rows + i * kTransposedCols);
+      }
+      TransposeCodes(rows, cols_, out + r);
     }
-    if (r % kTransposedRows == kTransposedRows - 1 || r == depth - 1) {
-      TransposeCodes(rows, cols_, out + r / kTransposedRows * kTransposedRows, kCodedStride);
+    return;
+  }
+  float factors[kCodedDepth * kMost / kChunk];
+  const std::int64_t begin = first * q.cols + col_;
+  const std::int64_t chunks = cols_ / kChunk;
+  if (q.block_size == kChunk) {
+    LoadScaleColumns(q, begin / kChunk, q.cols / kChunk, depth, chunks, factors);
+  }
+  float* factor = factors;
+  for (std::int64_t r = 0; r < depth; ++r) {
+    for (std::int64_t c = 0; c < chunks; ++c, ++factor) {
+      if (q.block_size != kChunk) {
+        LoadScales(q, BlockOfIndex(q, begin + r * q.cols + c * kChunk), 1, factor);
+      }
+      *factor = FactorOf(scales[r].codes, *factor);
     }
   }
+  CodeChunkColumns({.packed = q.packed + begin / 2,
+                    .row_bytes = q.cols / 2,
+                    .rows = depth,
+                    .chunks = chunks,
+                    .code = q.code,
+                    .factors = factors,
+                    .factor_stride = chunks,
+                    .offset = offset},
+                   out);
 }
 
 void CodedColumns::ForEachExcess(const Add& add) const {
@@ -233,29 +240,31 @@ void CodedColumns::ForEachExcess(const Add& add) const {
   }
 }
 
-void MultiplyCoded(Int8Multiply multiply, const CodedOperand& operand, const CodedPanels& panels,
-                   const ConstMatrixView& values, std::uint8_t* room, float* sums,
-                   std::int64_t stride) {
+void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
+                   const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
+                   float* sums, std::int64_t stride) {
+  if (kernels.begin != nullptr) kernels.begin();
   for (std::int64_t k = 0; k < operand.k(); k += kCodedDepth) {
     const std::int64_t depth = std::min(kCodedDepth, operand.k() - k);
-    operand.Pack(k, depth, room);
+    operand.Pack(k, depth, kernels.offset, room);
     for (std::int64_t p = 0; p < panels.count(); ++p) {
       const CodedPanel panel = panels[p];
       const std::int64_t group = k / int8::kGroup * panel.width;
-      multiply({.rows = operand.rows(),
-                .k = depth,
-                .width = panel.width,
-                .a = room,
-                .a_stride = kCodedStride,
-                .panel = panel.codes + k * panel.width,
-                .scales = panel.scales + group,
-                .starts = panel.starts + group,
-                .c = sums + panel.first,
-                .c_stride = stride,
-                .add = k > 0,
-                .factors = k + depth == operand.k() ? operand.factors() : nullptr});
+      kernels.multiply({.rows = operand.rows(),
+                        .k = depth,
+                        .width = panel.width,
+                        .a = room,
+                        .panel = panel.codes + k * panel.width,
+                        .scales = panel.scales + group,
+                        .starts = panel.starts + group,
+                        .c = sums + panel.first,
+                        .c_stride = stride,
+                        .add = k > 0,
+                        .factors = k + depth == operand.k() ? operand.factors() : nullptr,
+                        .fetch = panels.CodesBehind(p, k, depth)});
     }
   }
+  if (kernels.end != nullptr) kernels.end();
   const CodedSums all = {operand, panels, values, sums, stride};
   all.AddSpikes();
   all.AddExcess();

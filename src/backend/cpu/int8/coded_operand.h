@@ -14,18 +14,19 @@ namespace qlora::cpu {
 
 // Values of k that are coded between two visits of the sums.
 inline constexpr std::int64_t kCodedDepth = 4 * int8::kGroup;
-// Bytes between rows of codes, so that rows do not compete for the same cache set.
-inline constexpr std::int64_t kCodedStride = kCodedDepth + 64;
+static_assert(kCodedDepth + kInt8Depth <= kInt8Stride && kCodedDepth % kInt8Depth == 0);
 
 class CodedOperand {
  public:
   virtual ~CodedOperand() = default;
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t k() const = 0;
-  // Writes the codes + 128 of values [first, first + depth) of k, (rows, depth rounded up to
-  // kInt8Step), rows kCodedStride apart. first: a multiple of kCodedDepth.
-  virtual void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const = 0;
-  // (rows), or null: what sums are multiplied by.
+  // Writes the codes of values [first, first + depth) of k, each + offset, (rows, depth), rows
+  // kInt8Stride apart; out has room for whole rows, kInt8Vector of them at a time. first: a
+  // multiple of kCodedDepth.
+  virtual void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+                    std::uint8_t* out) const = 0;
+  // (rows, with room for whole kInt8Vector), or null: what sums are multiplied by.
   virtual const float* factors() const = 0;
   // out (rows): the values that value `k` of each row has in float32.
   virtual void Values(std::int64_t k, float* out) const = 0;
@@ -37,14 +38,17 @@ class CodedOperand {
 // Rows [row, row + rows) of a weight; k are its columns. At most kMost rows.
 class CodedRows final : public CodedOperand {
  public:
-  static constexpr std::int64_t kMost = 48;
+  // The codes of activations, which can be more than the second-level cache holds, are read once
+  // for so many rows.
+  static constexpr std::int64_t kMost = 128;
 
-  // scales: room for WeightRows::ScaleCount floats.
-  CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales);
+  // room: for WeightRows::ScaleCount floats.
+  CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room);
 
   std::int64_t rows() const override { return rows_; }
   std::int64_t k() const override { return weight_.cols(); }
-  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const override;
+  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+            std::uint8_t* out) const override;
   const float* factors() const override { return factors_; }
   void Values(std::int64_t k, float* out) const override;
   void ForEachExcess(const Add& add) const override;
@@ -53,16 +57,18 @@ class CodedRows final : public CodedOperand {
   const WeightView& weight_;
   const std::int64_t row_;
   const std::int64_t rows_;
-  const float* scales_;
+  const float* chunk_factors_;  // (rows, chunks) of a chunked weight
   int8::RowScale row_scales_[kMost];
-  float factors_[kMost];
+  float factors_[kMost] = {};
 };
 
 // Columns [col, col + cols) of a weight, at most kMost; k are its rows. Their scales lie along k:
 // activations take them over before they are coded.
 class CodedColumns final : public CodedOperand {
  public:
-  static constexpr std::int64_t kMost = 64;
+  // A cache line of 4-bit values. Rows are pages apart: each visit of one costs a look-up of its
+  // address.
+  static constexpr std::int64_t kMost = 128;
 
   // row_scales: of all rows.
   CodedColumns(const WeightView& weight, std::int64_t col, std::int64_t cols,
@@ -71,7 +77,8 @@ class CodedColumns final : public CodedOperand {
 
   std::int64_t rows() const override { return cols_; }
   std::int64_t k() const override { return weight_.rows(); }
-  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t* out) const override;
+  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+            std::uint8_t* out) const override;
   const float* factors() const override { return nullptr; }
   void Values(std::int64_t k, float* out) const override { ReadRow(weight_, k, col_, cols_, out); }
   void ForEachExcess(const Add& add) const override;
@@ -84,10 +91,11 @@ class CodedColumns final : public CodedOperand {
 };
 
 // sums(operand.rows, lanes of all panels) = the product of an operand with rows of activations.
-// values: those rows in float32 or bfloat16, for spikes. room: kCodedStride bytes for each row.
-void MultiplyCoded(Int8Multiply multiply, const CodedOperand& operand, const CodedPanels& panels,
-                   const ConstMatrixView& values, std::uint8_t* room, float* sums,
-                   std::int64_t stride);
+// values: those rows in float32 or bfloat16, for spikes. room: kInt8Stride bytes for each row. Of
+// room and sums there are whole kInt8Vector rows.
+void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
+                   const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
+                   float* sums, std::int64_t stride);
 
 }  // namespace qlora::cpu
 

@@ -22,6 +22,7 @@ struct GroupValues {
 
 void LoadGroup(const ConstRow& x, const float* factors, std::int64_t first, GroupValues& group) {
   std::fill(group.values + group.count, group.values + group.padded(), 0.0f);
+  std::fill(group.codes + group.padded(), group.codes + int8::kGroup, std::int8_t{0});
   ForEachVector(group.count, [&](auto d, std::int64_t i) HWY_ATTR {
     auto value = x.Load(d, first + i);
     if (factors != nullptr) value = hn::Mul(value, hn::LoadU(d, factors + first + i));
@@ -45,36 +46,11 @@ float LargestMagnitude(const GroupValues& group) {
   return value;
 }
 
-// As int8::CodeGroup, which codes groups with spikes. Whole numbers are exact in float32.
-float CodeValues(GroupValues& group, int8::Spikes& spikes) {
-  const FloatTag d;
-  const hn::Rebind<std::int8_t, FloatTag> d8;
-  const int8::CodeScale scale = int8::ScaleOfLargest(LargestMagnitude(group));
-  spikes.count = 0;
-  if (scale.inverse == 0) {
-    std::memset(group.codes, 0, sizeof(group.codes));
-    return scale.scale;
-  }
-  const auto inverse = hn::Set(d, scale.inverse);
-  const auto one = hn::Set(d, 1.0f);
-  auto far = hn::Zero(d);
-  auto squares = hn::Zero(d);
-  for (std::int64_t i = 0; i < group.padded(); i += kLanes) {
-    const auto code = hn::NearestInt(hn::Mul(hn::Load(d, group.values + i), inverse));
-    hn::StoreU(hn::DemoteTo(d8, code), d8, group.codes + i);
-    const auto value = hn::ConvertTo(d, code);
-    const auto is_far = hn::Ge(hn::Abs(value), hn::Set(d, float{int8::kSpikeCode}));
-    far = hn::Add(far, hn::IfThenElseZero(is_far, one));
-    squares = hn::Add(squares, hn::IfThenZeroElse(is_far, hn::Mul(value, value)));
-  }
-  const float far_count = hn::GetLane(hn::SumOfLanes(d, far));
-  const float sum = hn::GetLane(hn::SumOfLanes(d, squares));
-  if (!int8::HasSpikes(group.count, static_cast<int>(far_count), static_cast<int>(sum))) {
-    return scale.scale;
-  }
-  return int8::CodeGroup({group.values, static_cast<std::size_t>(group.count)}, group.codes,
-                         spikes);
-}
+struct CodedGroup {
+  float scale;
+  std::int32_t sum;  // of the codes
+  int8::Spikes spikes;
+};
 
 std::int32_t SumOfCodes(const GroupValues& group) {
   std::int32_t sum = 0;
@@ -82,12 +58,53 @@ std::int32_t SumOfCodes(const GroupValues& group) {
   return sum;
 }
 
+// As int8::CodeGroup, which codes groups with spikes. Whole numbers are exact in float32.
+CodedGroup CodeValues(GroupValues& group) {
+  const FloatTag d;
+  const hn::Rebind<std::uint8_t, FloatTag> d8;
+  const hn::RebindToUnsigned<FloatTag> d32;
+  const int8::CodeScale scale = int8::ScaleOfLargest(LargestMagnitude(group));
+  if (scale.inverse == 0) {
+    std::memset(group.codes, 0, sizeof(group.codes));
+    return {scale.scale, 0, {}};
+  }
+  const auto inverse = hn::Set(d, scale.inverse);
+  // Sums with it are whole numbers, whose lowest byte is the code.
+  const auto rounder = hn::Set(d, 0x1.8p23f);
+  // More than the squares of all others can be, so that one sum has both.
+  constexpr int kFar = 1 << 17;
+  static_assert(int8::kGroup * int8::kSpikeCode * int8::kSpikeCode <= kFar);
+  static_assert(int8::kGroup * kFar <= 1 << 24);
+  auto squares_and_far = hn::Zero(d);
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < group.padded(); i += kLanes) {
+    const auto rounded = hn::Add(hn::Mul(hn::Load(d, group.values + i), inverse), rounder);
+    auto* codes = reinterpret_cast<std::uint8_t*>(group.codes);
+    hn::StoreU(hn::TruncateTo(d8, hn::BitCast(d32, rounded)), d8, codes + i);
+    const auto value = hn::Sub(rounded, rounder);
+    const auto is_far = hn::Ge(hn::Abs(value), hn::Set(d, float{int8::kSpikeCode}));
+    const auto square = hn::Mul(value, value);
+    const auto counted = hn::IfThenElse(is_far, hn::Set(d, float{kFar}), square);
+    squares_and_far = hn::Add(squares_and_far, counted);
+    sum = hn::Add(sum, value);
+  }
+  const auto both = static_cast<int>(hn::GetLane(hn::SumOfLanes(d, squares_and_far)));
+  if (!int8::HasSpikes(group.count, both / kFar, both % kFar)) {
+    return {scale.scale, static_cast<std::int32_t>(hn::GetLane(hn::SumOfLanes(d, sum))), {}};
+  }
+  CodedGroup coded;
+  coded.scale = int8::CodeGroup({group.values, static_cast<std::size_t>(group.count)}, group.codes,
+                                coded.spikes);
+  coded.sum = SumOfCodes(group);
+  return coded;
+}
+
 void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
   std::int32_t spike_count = 0;
   for (std::int64_t first = 0; first < x.cols; first += int8::kGroup) {
     GroupValues group;
     group.count = std::min(int8::kGroup, x.cols - first);
-    const std::int64_t quads = Pieces(group.count, kInt8Step);
+    const std::int64_t quads = RoundUp(group.count, kInt8Depth) / kInt8Step;
     const std::int64_t at = first / int8::kGroup * panel.width;
     std::uint32_t lanes_of[int8::kGroup] = {};
     bool has_spikes = false;
@@ -102,10 +119,11 @@ void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& pane
         continue;
       }
       LoadGroup(ConstRow(x, lane), factors, first, group);
-      int8::Spikes spikes;
-      panel.scales[at + lane] = CodeValues(group, spikes);
       // Behind the values, codes of zeros; CodeGroup leaves those of whole vectors as they were.
-      panel.starts[at + lane] = -kCodeOffset * SumOfCodes(group);
+      const CodedGroup coded = CodeValues(group);
+      const int8::Spikes& spikes = coded.spikes;
+      panel.scales[at + lane] = coded.scale;
+      panel.starts[at + lane] = -kCodeOffset * coded.sum;
       for (std::int64_t i = 0; i < quads; ++i) {
         std::memcpy(to + i * panel.width * kInt8Step, group.codes + i * kInt8Step, kInt8Step);
       }
@@ -133,7 +151,7 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k) : rows_(rows), k_(k) {
-  codes_ = carver.Matrix(DType::kU8, lanes(), RoundUp(k, kInt8Step));
+  codes_ = carver.Matrix(DType::kU8, lanes(), RoundUp(k, kInt8Depth));
   scales_ = carver.Matrix(DType::kF32, lanes(), groups());
   starts_ = carver.Matrix(DType::kI32, lanes(), groups());
   spikes_ = carver.Matrix(DType::kU8, count(), k * static_cast<std::int64_t>(sizeof(SpikeColumn)));

@@ -25,7 +25,7 @@ struct CodedPanel {
   std::int64_t first;  // row
   std::int64_t rows;
   std::int64_t width;
-  std::int8_t* codes;    // (k / kInt8Step, width, kInt8Step)
+  std::int8_t* codes;    // (k / kInt8Step, width, kInt8Step), k rounded up to kInt8Depth
   float* scales;         // (groups, width)
   std::int32_t* starts;  // (groups, width)
   SpikeColumn* spikes;   // ascending; room for one of each column
@@ -42,6 +42,12 @@ class CodedPanels {
   // Lanes of all panels.
   std::int64_t lanes() const { return RoundUp(rows_, kInt8Vector); }
   CodedPanel operator[](std::int64_t panel) const;
+  // The codes of the panel that comes next, of these values of k or of those after them.
+  const std::int8_t* CodesBehind(std::int64_t panel, std::int64_t k, std::int64_t depth) const {
+    const bool last = panel + 1 == count();
+    const CodedPanel next = (*this)[last ? 0 : panel + 1];
+    return next.codes + std::min(last ? k + depth : k, k_ - depth) * next.width;
+  }
   std::int64_t k() const { return k_; }
 
  private:

@@ -83,7 +83,7 @@ class FloatGroup {
   }
   void PackRows(std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t depth) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      const std::uint8_t* from = p_.a + (row + r) * p_.a_stride + first;
+      const std::uint8_t* from = p_.a + (row + r) * kInt8Stride + first;
       for (std::int64_t k = 0; k < depth; ++k) {
         a_[r * kStride + k] = static_cast<float>(from[k] - kCodeOffset);
       }
@@ -99,9 +99,7 @@ class FloatGroup {
   float sums_[kRows * kInt8Lanes];
 };
 
-}  // namespace
-
-void MultiplyInt8AsFloats(const Int8Product& p) {
+void MultiplyAsFloats(const Int8Product& p) {
   FloatGroup group(p);
   for (std::int64_t g = 0; g * int8::kGroup < p.k; ++g) group.Multiply(g);
   for (std::int64_t r = 0; r < p.rows && p.factors != nullptr; ++r) {
@@ -109,11 +107,11 @@ void MultiplyInt8AsFloats(const Int8Product& p) {
   }
 }
 
-Int8Multiply SelectInt8Multiply() {
-  for (const Int8Multiply fast : Int8Multiplies()) {
-    if (fast != nullptr) return fast;
-  }
-  return MultiplyInt8AsFloats;
+}  // namespace
+
+const Int8Kernels& KernelsOf(Int8Dots dots) {
+  static constexpr Int8Kernels kFloats = {kCodeOffset, MultiplyAsFloats};
+  return dots == Int8Dots::kFloat ? kFloats : Int8KernelsOfProcessor(dots);
 }
 
 }  // namespace qlora::cpu

@@ -2,36 +2,40 @@
 // with rows of activations as the lanes.
 //
 //                       panel: up to kInt8Lanes rows of activations
-//                       +-----------+   (k / 4, width, 4) signed codes; of each lane and group
-//                     k |           |   a scale, and where its sum starts
+//                       +-----------+   (k / 4, width, 4) codes; of each lane and group a scale,
+//                     k |           |   and -128 times the sum of the codes
 //        k              +-----------+
 //      +------------+   +-----------+
 // rows | a          |   | c         |   float32; for each group of k, the exact sum of 32 bits
 // times
 //      +------------+   +-----------+   the scale of the lane is added, in ascending order
-//      bytes, a_stride apart
+//      bytes, kInt8Stride apart
 //
-// Bytes of `a` are codes + 128, because vpdpbusd multiplies bytes without a sign with bytes with
-// one. A sum starts at -128 times the sum of the codes of its lane, which takes the 128 out again.
+// Some instructions multiply bytes without a sign by bytes with one: for these, `a` holds codes +
+// 128, and a sum starts at -128 times the sum of the codes of its lane, which takes the 128 out.
 #ifndef QLORA_BACKEND_CPU_INT8_INT8_PRODUCT_H_
 #define QLORA_BACKEND_CPU_INT8_INT8_PRODUCT_H_
 
-#include <array>
 #include <cstdint>
+
+#include "machine/simd_target.h"
 
 namespace qlora::cpu {
 
-inline constexpr std::int64_t kInt8Lanes = 32;   // of a panel: 6 rows x 2 vectors fill registers
+inline constexpr std::int64_t kInt8Lanes = 32;   // of a panel
 inline constexpr std::int64_t kInt8Vector = 16;  // widths are multiples of it
-inline constexpr std::int64_t kInt8Step = 4;     // codes side by side; a panel is padded with 0
+inline constexpr std::int64_t kInt8Step = 4;     // codes side by side
+// k is a multiple of it for kernels: behind the last code, panels have 0, and `a` any bytes.
+inline constexpr std::int64_t kInt8Depth = 64;
+// Bytes between rows of `a`: 512 codes and a gap, so that rows do not compete for one cache set.
+inline constexpr std::int64_t kInt8Stride = 512 + 64;
 inline constexpr std::uint8_t kCodeOffset = 128;
 
 struct Int8Product {
   std::int64_t rows = 0;            // > 0
   std::int64_t k = 0;               // from the begin of a group on
   std::int64_t width = 0;           // kInt8Vector or kInt8Lanes
-  const std::uint8_t* a = nullptr;  // (rows, k rounded up to kInt8Step)
-  std::int64_t a_stride = 0;
+  const std::uint8_t* a = nullptr;  // (rows, k), with room for whole kInt8Vector rows
   const std::int8_t* panel = nullptr;
   const float* scales = nullptr;         // (groups, width)
   const std::int32_t* starts = nullptr;  // (groups, width)
@@ -39,18 +43,24 @@ struct Int8Product {
   std::int64_t c_stride = 0;
   bool add = false;                // c += instead of c =
   const float* factors = nullptr;  // (rows): what the finished sums are multiplied by; or null
+  // A hint: width * k codes that are read next; or null.
+  const std::int8_t* fetch = nullptr;
 };
-using Int8Multiply = void (*)(const Int8Product& product);
 
-// The fastest for this machine, as limited by QLORA_TARGET. All give the same bits.
-Int8Multiply SelectInt8Multiply();
+struct Int8Kernels {
+  std::uint8_t offset;  // of `a`: kCodeOffset or 0
+  void (*multiply)(const Int8Product& product);
+  // Around calls of multiply in one thread, which has its tiles to itself between them; or null.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+};
 
-// With the kernels for float32, for all machines.
-void MultiplyInt8AsFloats(const Int8Product& product);
-// With instructions for bytes, the fastest first; null where this machine, as limited by
-// QLORA_TARGET, has none. Of the folder of an architecture, as the functions at the end of
-// gemm/kernels.h.
-std::array<Int8Multiply, 2> Int8Multiplies();
+// The kernels with such instructions, which the target in use has. All give the same bits.
+const Int8Kernels& KernelsOf(Int8Dots dots);
+
+// Of the folder of an architecture, as the functions at the end of gemm/kernels.h. dots: not
+// kFloat.
+const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots);
 
 }  // namespace qlora::cpu
 

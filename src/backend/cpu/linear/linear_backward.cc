@@ -284,13 +284,10 @@ class BackwardRun : LinearRun {
                             const MatrixView& sums) const {
     float* transposed = scratch.low_rank.Row<float>(0);
     const CodedPanels& codes = packed_[l].codes;
-    for (std::int64_t c = 0; c < sums.cols; c += CodedColumns::kMost) {
-      const std::int64_t cols = std::min(CodedColumns::kMost, sums.cols - c);
-      const CodedColumns weight(linears_[l].weight, col + c, cols, RowScales(l));
-      MultiplyCoded(kernels_.multiply_int8, weight, codes, Rows(gradients_[l].dy, row_, rows_),
-                    scratch.codes(), transposed, codes.lanes());
-      StoreTransposed(transposed, codes.lanes(), nullptr, l > 0, Columns(sums, c, cols));
-    }
+    const CodedColumns weight(linears_[l].weight, col, sums.cols, RowScales(l));
+    MultiplyCoded(*kernels_.int8, weight, codes, Rows(gradients_[l].dy, row_, rows_),
+                  scratch.codes(), transposed, codes.lanes());
+    StoreTransposed(transposed, codes.lanes(), nullptr, l > 0, sums);
   }
 
   // sums += drop'(du A), columns [col, col + sums.cols).

@@ -30,12 +30,13 @@ inline constexpr std::int64_t kWeightRows = 48;
 inline constexpr std::int64_t kForwardDepth = 512;
 inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
 static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
-static_assert(kWeightRows <= CodedRows::kMost && kForwardDepth == kCodedDepth);
+static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  // room of values
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.
 inline constexpr std::int64_t kPairedRows = 256;
-static_assert(kChunk * kCodedStride <= kWeightRows * (kForwardDepth + kRowGap) * 2);
+static_assert(CodedColumns::kMost == 2 * kChunk);
+static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
 // multiples of 8: of every Kernels::step, because transposed operands are padded to it.
 inline constexpr std::int64_t kGradientRows = 64;
@@ -43,26 +44,33 @@ inline constexpr std::int64_t kGradientRows = 64;
 // Scratch of one worker.
 struct LinearScratch {
   MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or twice that) ...
-  MatrixView low_rank;  // sums of the same shape, of the adapter before dropout
+  MatrixView low_rank;  // behind it, sums of the same shape, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
   MatrixView scales;    // of kWeightRows rows of a weight
-  MatrixView values;    // decoded weights or dropped inputs, before packing; scales of chunks
+  MatrixView values;    // decoded weights or dropped inputs, before packing; scales; codes
 
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
     const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, kPairedRows));
-    tile = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
-    low_rank = carver.Matrix(DType::kF32, rows_of_sums, kChunk);
+    tile = carver.Matrix(DType::kF32, 2 * rows_of_sums, kChunk);
+    low_rank = Rows(tile, rows_of_sums, rows_of_sums);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
     panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));
     values = carver.Matrix(DType::kF32, kForwardDepth, kChunk);
   }
 
-  // Room for kWeightRows rows of codes, or kChunk: elements have two bytes at least.
-  std::uint8_t* codes() const { return static_cast<std::uint8_t*>(rows.data); }
+  // Room for the factors of so many rows of a weight with `cols` columns.
+  float* factors(std::int64_t count, std::int64_t cols) const {
+    return HasPanelFor(count, cols) ? static_cast<float*>(panel.data) : scales.Row<float>(0);
+  }
+  static bool HasPanelFor(std::int64_t count, std::int64_t cols) {
+    return count * (cols / kChunk) * 4 <= kForwardDepth * kChunk * 2;
+  }
+  // Room for CodedRows::kMost rows of codes.
+  std::uint8_t* codes() const { return static_cast<std::uint8_t*>(values.data); }
   float* sums() const { return tile.Row<float>(0); }
   float* floats() const { return values.Row<float>(0); }
 };
@@ -100,7 +108,7 @@ class LinearRun {
 
 // True for a weight that is multiplied in 8 bits.
 inline bool IsCoded(const Kernels& kernels, const WeightView& weight) {
-  return kernels.multiply_int8 != nullptr && int8::HasCodes(weight);
+  return kernels.int8 != nullptr && int8::HasCodes(weight);
 }
 // The same of each linear of a group.
 inline bool AreCoded(const Kernels& kernels, std::span<const LinearView> linears) {

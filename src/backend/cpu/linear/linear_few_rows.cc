@@ -25,7 +25,7 @@ struct FewRowsOperands {
   FewRowsOperands(Carver& carver, const Kernels& kernels, std::int64_t count,
                   std::int64_t in_features, std::int64_t rank, bool row_by_row) {
     const DType element = ElementType(kernels);
-    const bool coded = kernels.multiply_int8 != nullptr;
+    const bool coded = kernels.int8 != nullptr;
     for (int f = 0; f < kDotFormCount; ++f) {
       const DotForm form = kDotForms[f];
       const std::int64_t most = MostDotRows(kernels, form, row_by_row);
@@ -55,16 +55,16 @@ struct FewRowsScratch {
                kernels.prepacked != nullptr && count >= kernels.prepacked->fewest_repacked_rows) {
     sums = carver.Matrix(DType::kF32, count, kMostTaskRows);
     panel = carver.Matrix(ElementType(kernels), RoundUp(rank, kernels.step), kernels.panel);
-    if (kernels.multiply_int8 == nullptr) return;
+    if (kernels.int8 == nullptr) return;
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(in_features, kWeightRows));
-    codes = carver.Matrix(DType::kU8, kWeightRows, kCodedStride);
+    codes = carver.Matrix(DType::kU8, kWeightRows, kInt8Stride);
     tile = carver.Matrix(DType::kF32, kWeightRows, RoundUp(count, kInt8Vector));
   }
 
   DotScratch weight;
   MatrixView sums;   // (rows of x, rows of a weight)
   MatrixView panel;  // (R, lanes) of B
-  // Of a weight in 8 bits: scales and codes of kWeightRows rows, and their sums (kWeightRows, rows
+  // Of a weight in 8 bits: factors and codes of kWeightRows rows, and their sums (kWeightRows, rows
   // of x).
   MatrixView scales;
   MatrixView codes;
@@ -245,7 +245,7 @@ class FewRowsRun : LinearRun {
     for (std::int64_t first = 0; first < rows; first += kWeightRows) {
       const std::int64_t n = std::min(kWeightRows, rows - first);
       const CodedRows part(weight, o + first, n, scratch.scales.Row<float>(0));
-      MultiplyCoded(kernels_.multiply_int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
+      MultiplyCoded(*kernels_.int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
                     scratch.tile.Row<float>(0), scratch.tile.stride);
       StoreTransposed(scratch.tile.Row<float>(0), scratch.tile.stride, nullptr, false,
                       Block(scratch.sums, 0, x_.rows, first, n));

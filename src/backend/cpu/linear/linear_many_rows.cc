@@ -165,34 +165,56 @@ class ManyRowsRun : LinearRun {
     kernels_.pack_panel_of_columns(sums, u_panels_[l].data + lanes().Offset(panel, rank, 0), width);
   }
 
-  // y = x W^T + bias + scale u B^T, kWeightRows columns at a time.
+  // y = x W^T + bias + scale u B^T, some columns at a time.
   void Outputs() const {
-    ForEachPart([&](std::int64_t l) { return Pieces(features(l), kWeightRows); },
+    ForEachPart([&](std::int64_t l) { return Pieces(features(l), task_rows(l)); },
                 [&](std::int64_t l, std::int64_t part, int worker) {
-                  OutputBlock(l, part * kWeightRows, Scratch(worker));
+                  OutputBlock(l, part * task_rows(l), Scratch(worker));
                 });
+  }
+
+  // Rows of a weight per task. Those of a weight in 8 bits, of which nothing that is computed
+  // depends on the cut, are more if there are enough for all workers.
+  std::int64_t task_rows(std::int64_t l) const {
+    const bool many = features(l) >= 2 * machine_.context.threads() * CodedRows::kMost &&
+                      LinearScratch::HasPanelFor(CodedRows::kMost, x_.cols);
+    return coded_ && many ? CodedRows::kMost : kWeightRows;
   }
 
   void OutputBlock(std::int64_t l, std::int64_t o, const LinearScratch& scratch) const {
     const LinearView& linear = linears_[l];
-    const std::int64_t rows = std::min(kWeightRows, features(l) - o);
+    const std::int64_t rows = std::min(task_rows(l), features(l) - o);
     if (coded_) {
-      const CodedRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
-      MultiplyCoded(kernels_.multiply_int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
+      const CodedRows weight(linear.weight, o, rows, scratch.factors(rows, x_.cols));
+      MultiplyCoded(*kernels_.int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
                     scratch.sums(), SumStride());
     } else {
       const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
       MultiplyWeight(weight, rows, scratch);
     }
-    for (std::int64_t r = 0; r < lora(l).a.rows; r += kForwardDepth) {
-      const std::int64_t depth = std::min(kForwardDepth, lora(l).a.rows - r);
-      kernels_.pack_rows(Block(lora(l).b, o, rows, r, depth), lora(l).scale, scratch.rows.data,
-                         scratch.rows.stride);
-      MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, true);
+    for (std::int64_t first = 0; first < rows; first += kWeightRows) {
+      AddLowRank(l, o, {first, std::min(kWeightRows, rows - first)}, scratch);
     }
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.Row<float>(0) + o;
     StoreTransposed(scratch.sums(), SumStride(), bias, store_ == Store::kAdd,
                     Block(outputs_[l].y, row_, rows_, o, rows));
+  }
+
+  // Rows [first, first + count) of the sums of a task.
+  struct SumRows {
+    std::int64_t first;
+    std::int64_t count;
+  };
+
+  // sums += scale B u for some rows of B, which are counted from row o.
+  void AddLowRank(std::int64_t l, std::int64_t o, SumRows rows,
+                  const LinearScratch& scratch) const {
+    for (std::int64_t r = 0; r < lora(l).a.rows; r += kForwardDepth) {
+      const std::int64_t depth = std::min(kForwardDepth, lora(l).a.rows - r);
+      kernels_.pack_rows(Block(lora(l).b, o + rows.first, rows.count, r, depth), lora(l).scale,
+                         scratch.rows.data, scratch.rows.stride);
+      MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, true);
+    }
   }
 
   // sums(rows, lanes) = weight rows * x, one block of k after the other.
@@ -210,7 +232,7 @@ class ManyRowsRun : LinearRun {
     for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
       weight.Pack(kernels_, k, depth, scratch.floats(), scratch.rows.data, scratch.rows.stride);
-      MultiplyBlock(scratch, rows, x_panels_, {k, depth}, k > 0);
+      MultiplyBlock(scratch, {0, rows}, x_panels_, {k, depth}, k > 0);
     }
   }
 
@@ -221,8 +243,8 @@ class ManyRowsRun : LinearRun {
   };
 
   // sums(rows, lanes) = [sums +] packed rows * values of k of all panels.
-  void MultiplyBlock(const LinearScratch& scratch, std::int64_t rows, const LanePanels& panels,
-                     Depth k, bool add) const {
+  void MultiplyBlock(const LinearScratch& scratch, SumRows rows, const LanePanels& panels, Depth k,
+                     bool add) const {
     const auto panel_at = [&](std::int64_t panel, std::int64_t first) {
       return panels.data + lanes().Offset(panel, panels.depth, first);
     };
@@ -233,13 +255,13 @@ class ManyRowsRun : LinearRun {
       const std::int64_t next_k = last ? k.first + k.depth : k.first;
       const std::int64_t next_depth = std::min(k.depth, panels.depth - next_k);
       const std::int64_t next_bytes = next_depth * lanes().width(next) * kernels_.bytes;
-      kernels_.multiply({.rows = rows,
+      kernels_.multiply({.rows = rows.count,
                          .k = RoundUp(k.depth, kernels_.step),
                          .width = lanes().width(p),
                          .a = scratch.rows.data,
                          .a_stride = scratch.rows.stride,
                          .panel = panel_at(p, k.first),
-                         .c = scratch.sums() + lanes().first(p),
+                         .c = scratch.sums() + rows.first * SumStride() + lanes().first(p),
                          .c_stride = SumStride(),
                          .add = add,
                          .fetch = panel_at(next, next_k),
@@ -269,7 +291,7 @@ WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::
   Carver shared;
   const ForwardOperands packed(shared, kernels, false, chunk, features, rank);
   const WorkspaceSize size = {shared.bytes(), worker.bytes()};
-  if (kernels.multiply_int8 == nullptr) return size;
+  if (kernels.int8 == nullptr) return size;
   // Dense weights need the other operands, too, at another time.
   Carver coded;
   const ForwardOperands codes(coded, kernels, true, chunk, features, rank);

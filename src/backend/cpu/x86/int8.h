@@ -1,4 +1,5 @@
-// Products of codes with vpdpbusd; contract: int8/int8_product.h.
+// Kernels for products in 8 bits, one table for each kind of instruction. Int8KernelsOfProcessor
+// gives those that the processor has.
 #ifndef QLORA_BACKEND_CPU_X86_INT8_H_
 #define QLORA_BACKEND_CPU_X86_INT8_H_
 
@@ -6,10 +7,9 @@
 
 namespace qlora::cpu {
 
-// int8_vnni.cc. Null where AVX512_VNNI is missing.
-Int8Multiply VnniMultiply();
-// int8_avxvnni.cc. Null where AVX-VNNI is missing.
-Int8Multiply AvxVnniMultiply();
+const Int8Kernels& AmxKernels();   // int8_amx.cc
+const Int8Kernels& VnniKernels();  // int8_vnni.cc
+const Int8Kernels& MaddKernels();  // int8_madd.cc
 
 }  // namespace qlora::cpu
 

@@ -1,83 +1,108 @@
-// Products of codes with vpdpbusd of AVX512_VNNI: four products of bytes are added to each of 16
-// sums of 32 bits.
+// Products of codes with vpdpbusd: four products of bytes are added to each sum of 32 bits. With
+// AVX512_VNNI a vector has 16 lanes, with AVX-VNNI 8.
 //
-//   quad 0: | lane 0: k0 k1 k2 k3 | lane 1: k0 ... |     one step multiplies 16 lanes with a quad
-//   of quad 1: | lane 0: k4 k5 k6 k7 | ...                  a row that is broadcast
+//   quad 0: | lane 0: k0 k1 k2 k3 | lane 1: k0 ... |     one step multiplies a vector of lanes with
+//   quad 1: | lane 0: k4 k5 k6 k7 | ...                  a quad of a row that is broadcast
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8_vnni.cc"
+#include <hwy/foreach_target.h>
+// Included after foreach_target.
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cpu/gemm/kernels.h"
-#include "backend/cpu/int8/int8_product.h"
-#include "backend/cpu/x86/avx512-inl.h"
+#include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/x86/int8.h"
 #include "backend/int8/codes.h"
-#include "machine/simd_target.h"
 
-HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512vnni")
-
-namespace qlora::cpu {
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 namespace {
 
-// sum + four products of unsigned and signed bytes each. GCC 12 copies the sums of the intrinsic.
-HWY_INLINE __m512i AddQuads(__m512i sum, __m512i bytes, __m512i codes) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(codes));
+using Index = std::int64_t;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using Ints = hn::Vec<IntTag>;
+// GCC 12 copies sums of the intrinsic, so the instruction is written as such; sums are what it
+// takes.
+using Sum = decltype(Ints::raw);
+
+// 32 registers hold the float32 sums, too: 6 rows x 2 vectors of each, two vectors of a panel and a
+// quad. Of 16, twelve are whole sums, and float32 sums stay in memory.
+constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3;
+
+// sum + four products of unsigned and signed bytes each.
+HWY_INLINE Sum AddQuads(Sum sum, Ints bytes, Ints codes) {
+#if HWY_TARGET == HWY_AVX3
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes.raw), "v"(codes.raw));
+#else
+  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(bytes.raw), "x"(codes.raw));
+#endif
   return sum;
 }
 
-HWY_INLINE __m512i QuadOf(const std::uint8_t* row) {
-  int quad;
-  __builtin_memcpy(&quad, row, sizeof(quad));
-  return _mm512_set1_epi32(quad);
+HWY_INLINE Ints QuadOf(const std::uint8_t* row) {
+  std::int32_t quad;
+  std::memcpy(&quad, row, sizeof(quad));
+  return hn::Set(IntTag(), quad);
 }
 
+// kRows rows, kVectors vectors of lanes from `lane` on.
 template <int kRows, int kVectors>
-HWY_INLINE void Tile(const Int8Product& p, Index row) {
-  constexpr Index kWidth = kVectors * kInt8Vector;
-  const std::uint8_t* a = p.a + row * p.a_stride;
-  Index a_stride = p.a_stride;
-  const std::int8_t* panel = p.panel;
-  float* c = p.c + row * p.c_stride;
-  __m512 total[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
+void Tile(const Int8Product& p, Index row, Index lane) {
+  const IntTag d;
+  const FloatTag f;
+  const std::uint8_t* a = p.a + row * kInt8Stride;
+  const std::int8_t* panel = p.panel + lane * kInt8Step;
+  const Index width = p.width;
+  float* c = p.c + row * p.c_stride + lane;
+  hn::Vec<FloatTag> total[kRows][kVectors];
+  for (Index k = 0; k < p.k; k += int8::kGroup) {
+    const Index group = k / int8::kGroup * width + lane;
+    Sum sum[kRows][kVectors];
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      total[r][v] =
-          p.add ? _mm512_loadu_ps(c + r * p.c_stride + v * kInt8Vector) : _mm512_setzero_ps();
+      const auto start = hn::LoadU(d, p.starts + group + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) sum[r][v] = start.raw;
     }
-  }
-  Index group = 0;
-  for (Index k = 0; k < p.k; k += int8::kGroup, ++group) {
-    __m512i sum[kRows][kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      const __m512i start = _mm512_loadu_si512(p.starts + group * kWidth + v * kInt8Vector);
-      for (int r = 0; r < kRows; ++r) sum[r][v] = start;
-    }
-    const Index quads = (std::min(int8::kGroup, p.k - k) + kInt8Step - 1) / kInt8Step;
-    for (Index i = 0; i < quads; ++i, a += kInt8Step, panel += kInt8Step * kWidth) {
-      __m512i lanes[kVectors];
+    const Index depth = (std::min(int8::kGroup, p.k - k) + kInt8Step - 1) / kInt8Step;
+    for (Index i = 0; i < depth; ++i, a += kInt8Step, panel += kInt8Step * width) {
+      Ints lanes[kVectors];
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        lanes[v] = _mm512_loadu_si512(panel + v * kInt8Vector * kInt8Step);
+        const auto* from = reinterpret_cast<const std::int32_t*>(panel);
+        lanes[v] = hn::LoadU(d, from + v * kLanes);
       }
-      // Otherwise GCC makes a pointer for every row, more than there are registers.
-      __asm__("" : "+r"(a_stride));
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const __m512i quad = QuadOf(a + r * a_stride);
+        const Ints quad = QuadOf(a + r * kInt8Stride);
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) sum[r][v] = AddQuads(sum[r][v], quad, lanes[v]);
       }
     }
-    for (int v = 0; v < kVectors; ++v) {
-      const __m512 scale = _mm512_loadu_ps(p.scales + group * kWidth + v * kInt8Vector);
-      for (int r = 0; r < kRows; ++r) {
-        total[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][v]), scale, total[r][v]);
-      }
+    // Ends the life of the sums of the loop; otherwise GCC copies each in every step.
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) __asm__("" : "+v"(sum[r][v]));
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
+    const bool first = k == 0;
+    const bool last = k + int8::kGroup >= p.k;
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      __m512 value = total[r][v];
-      if (p.factors != nullptr) value = _mm512_mul_ps(value, _mm512_set1_ps(p.factors[row + r]));
-      _mm512_storeu_ps(c + r * p.c_stride + v * kInt8Vector, value);
+      const auto scale = hn::LoadU(f, p.scales + group + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        float* to = c + r * p.c_stride + v * kLanes;
+        if (first ? p.add : !kManyRegisters) total[r][v] = hn::LoadU(f, to);
+        if (first && !p.add) total[r][v] = hn::Zero(f);
+        total[r][v] = hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale, total[r][v]);
+        if (last && p.factors != nullptr) {
+          total[r][v] = hn::Mul(total[r][v], hn::Set(f, p.factors[row + r]));
+        }
+        if (last || !kManyRegisters) hn::StoreU(total[r][v], f, to);
+      }
     }
   }
 }
@@ -87,26 +112,40 @@ template <int kRows, int kVectors>
 void MultiplyRows(const Int8Product& p) {
   static constexpr auto kTiles =
       KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors>; });
-  Index tiles = (p.rows + kRows - 1) / kRows;
-  for (Index r = 0; tiles > 0; --tiles) {
-    const Index height = (p.rows - r + tiles - 1) / tiles;
-    kTiles[height - 1](p, r);
-    r += height;
+  for (Index lane = 0; lane < p.width; lane += kVectors * kLanes) {
+    Index tiles = (p.rows + kRows - 1) / kRows;
+    for (Index r = 0; tiles > 0; --tiles) {
+      const Index height = (p.rows - r + tiles - 1) / tiles;
+      kTiles[height - 1](p, r, lane);
+      r += height;
+    }
   }
-}
-
-void Multiply(const Int8Product& p) {
-  if (p.width == kInt8Vector) return MultiplyRows<12, 1>(p);
-  MultiplyRows<6, 2>(p);
 }
 
 }  // namespace
 
-Int8Multiply VnniMultiply() {
-  const bool has =
-      ActiveSimdTarget() >= SimdTarget::kAvx512 && __builtin_cpu_supports("avx512vnni") != 0;
-  return has ? Multiply : nullptr;
+void MultiplyVnni(const Int8Product& p) {
+  if (p.width == kLanes) return MultiplyRows<12, 1>(p);
+  MultiplyRows<6, 2>(p);
+}
+
+#else
+void MultiplyVnni(const Int8Product& /*p*/) {}
+#endif
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::cpu {
+
+HWY_EXPORT(MultiplyVnni);
+
+const Int8Kernels& VnniKernels() {
+  static constexpr Int8Kernels kKernels = {kCodeOffset, [](const Int8Product& p) {
+                                             HWY_DYNAMIC_DISPATCH(MultiplyVnni)(p);
+                                           }};
+  return kKernels;
 }
 
 }  // namespace qlora::cpu
-HWY_POP_ATTRIBUTES
+#endif  // HWY_ONCE

@@ -1,0 +1,170 @@
+// Products of codes for processors without vpdpbusd: vpmaddwd adds two products of 16 bits, so
+// codes are widened. (vpmaddubsw, which reads bytes, saturates: 2 * 127 * 255 > 32767.)
+//
+//   panel    | lane 0: k0 k1 k2 k3 | lane 1: k0 ...     words; two sums of each lane, which are
+//   times    | row:    k0 k1 k2 k3 | row: k0 ...        added behind a group
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8_madd.cc"
+#include <hwy/foreach_target.h>
+// Included after foreach_target.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/gemm/kernels.h"
+#include "backend/cpu/lanes-inl.h"
+#include "backend/cpu/views.h"
+#include "backend/cpu/x86/int8.h"
+#include "backend/int8/codes.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qlora::cpu::HWY_NAMESPACE {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+namespace {
+
+using Index = std::int64_t;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using WordTag = hn::Repartition<std::int16_t, IntTag>;
+
+constexpr Index kRows = 12;  // that are widened at a time
+constexpr Index kTileLanes = kInt8Vector;
+// Twelve vectors of sums: 3 rows of four vectors, or 6 rows of two.
+constexpr int kVectors = static_cast<int>(2 * kTileLanes / kLanes);
+constexpr int kTileRows = 12 / kVectors;
+
+// `count` codes, a multiple of kInt8Depth, as words.
+HWY_INLINE void Widen(const void* codes, Index count, std::int16_t* out) {
+  const WordTag d;
+  const hn::Rebind<std::int8_t, WordTag> d8;
+  const auto* from = static_cast<const std::int8_t*>(codes);
+  for (Index i = 0; i < count; i += 2 * kLanes) {
+    hn::Store(hn::PromoteTo(d, hn::LoadU(d8, from + i)), d, out + i);
+  }
+}
+
+struct Words {
+  HWY_ALIGN std::int16_t panel[int8::kGroup * kTileLanes];
+  HWY_ALIGN std::int16_t rows[kRows][int8::kGroup];
+};
+
+// sum + two products of words each. Written as such, because GCC 12 moves products until registers
+// are short.
+HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<IntTag> sums, hn::Vec<WordTag> lanes,
+                                    hn::Vec<WordTag> row) {
+  auto sum = sums.raw;
+  auto products = sums.raw;
+  __asm__ volatile("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0"
+                   : "+v"(sum), "=&v"(products)
+                   : "v"(lanes.raw), "v"(row.raw));
+  return hn::Vec<IntTag>{sum};
+}
+
+HWY_INLINE hn::Vec<WordTag> QuadOf(const std::int16_t* row) {
+  std::int64_t quad;
+  std::memcpy(&quad, row, sizeof(quad));
+  return hn::BitCast(WordTag(), hn::Set(hn::Repartition<std::int64_t, WordTag>(), quad));
+}
+
+// One group of kHeight rows from `row` on, which are rows[first] and so on; kTileLanes lanes.
+template <int kHeight>
+void Tile(const Words& words, Index first, Index depth, const float* scales, bool add, float* c,
+          Index c_stride) {
+  const IntTag d;
+  const WordTag d16;
+  const FloatTag f;
+  hn::Vec<IntTag> sum[kHeight][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kHeight; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
+  }
+  const std::int16_t* panel = words.panel;
+  const std::int16_t* row = words.rows[first];
+  for (Index k = 0; k < depth; k += kInt8Step, panel += kInt8Step * kTileLanes) {
+    hn::Vec<WordTag> quad[kHeight];
+#pragma GCC unroll 16
+    for (int r = 0; r < kHeight; ++r) quad[r] = QuadOf(row + r * int8::kGroup + k);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const auto lanes = hn::Load(d16, panel + v * 2 * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < kHeight; ++r) sum[r][v] = AddPairs(sum[r][v], lanes, quad[r]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kHeight; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; v += 2) {
+      const auto even = hn::ConcatEven(d, sum[r][v + 1], sum[r][v]);
+      const auto whole = hn::Add(even, hn::ConcatOdd(d, sum[r][v + 1], sum[r][v]));
+      const Index lane = v / 2 * kLanes;
+      float* to = c + r * c_stride + lane;
+      const auto before = add ? hn::LoadU(f, to) : hn::Zero(f);
+      const auto scale = hn::LoadU(f, scales + lane);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(f, whole), scale, before), f, to);
+    }
+  }
+}
+
+void MultiplyGroup(const Int8Product& p, Index group, Index lane) {
+  static constexpr auto kTiles = KernelsFor<kTileRows>([]<int kHeight>() { return Tile<kHeight>; });
+  const Index k = group * int8::kGroup;
+  const Index depth = std::min(int8::kGroup, p.k - k);
+  const float* scales = p.scales + group * p.width + lane;
+  Words words;
+  for (Index i = 0; i < depth; i += kInt8Step) {
+    Widen(p.panel + (k + i) * p.width + lane * kInt8Step, kInt8Step * kTileLanes,
+          words.panel + i * kTileLanes);
+  }
+  for (Index first = 0; first < p.rows; first += kRows) {
+    const Index rows = std::min(kRows, p.rows - first);
+    for (Index r = 0; r < rows; ++r) {
+      Widen(p.a + (first + r) * kInt8Stride + k, RoundUp(depth, kInt8Depth), words.rows[r]);
+    }
+    for (Index r = 0; r < rows; r += kTileRows) {
+      const Index height = std::min<Index>(kTileRows, rows - r);
+      kTiles[height - 1](words, r, depth, scales, p.add || group > 0,
+                         p.c + (first + r) * p.c_stride + lane, p.c_stride);
+    }
+  }
+}
+
+}  // namespace
+
+void MultiplyMadd(const Int8Product& p) {
+  for (Index lane = 0; lane < p.width; lane += kTileLanes) {
+    for (Index group = 0; group * int8::kGroup < p.k; ++group) MultiplyGroup(p, group, lane);
+  }
+  const FloatTag f;
+  for (Index r = 0; r < p.rows && p.factors != nullptr; ++r) {
+    for (Index i = 0; i < p.width; i += kLanes) {
+      float* to = p.c + r * p.c_stride + i;
+      hn::StoreU(hn::Mul(hn::LoadU(f, to), hn::Set(f, p.factors[r])), f, to);
+    }
+  }
+}
+
+#else
+void MultiplyMadd(const Int8Product& /*p*/) {}
+#endif
+}  // namespace qlora::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qlora::cpu {
+
+HWY_EXPORT(MultiplyMadd);
+
+const Int8Kernels& MaddKernels() {
+  static constexpr Int8Kernels kKernels = {0, [](const Int8Product& p) {
+                                             HWY_DYNAMIC_DISPATCH(MultiplyMadd)(p);
+                                           }};
+  return kKernels;
+}
+
+const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots) {
+  if (dots == Int8Dots::kAmx) return AmxKernels();
+  return dots == Int8Dots::kVnni ? VnniKernels() : MaddKernels();
+}
+
+}  // namespace qlora::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,39 @@
+// How fast this machine multiplies with frozen weights: a probe, for estimates of time and for what
+// is said of compute_dtype int8.
+#ifndef QLORA_PASS_PRODUCT_RATES_H_
+#define QLORA_PASS_PRODUCT_RATES_H_
+
+#include <cstdint>
+
+#include "backend/backend_factory.h"
+#include "qlora/context.h"
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+// y (rows, out) = x (rows, in) W^T and dx = dy W.
+struct ProductShape {
+  std::int64_t rows;
+  std::int64_t out;
+  std::int64_t in;
+  bool quantized;  // W: NF4, else bfloat16
+};
+
+// FLOP/s: a product and a sum are two.
+struct ProductRates {
+  double forward;
+  double backward;
+
+  // Of `forwards` products forward for each one backward.
+  double Mean(double forwards) const {
+    return (forwards + 1) / (forwards / forward + 1 / backward);
+  }
+};
+
+// The best of some repetitions, each of the two in about `seconds`.
+ProductRates MeasureProducts(Context& context, const BackendFactory& backends,
+                             const Precision& precision, const ProductShape& shape, double seconds);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_PRODUCT_RATES_H_
