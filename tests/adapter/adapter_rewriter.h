@@ -51,11 +51,12 @@ class AdapterRewriter {
     is_plain_ = Coin();
     is_bare_ = Coin();
     bias_ = Choice({"none", "all", "lora_only"});
-    experts_ = Choice(
-        config.moe.is_joined ? std::vector<std::string>{"stack", "unsloth"}
-        : config.moe.num_experts > 0
-            ? std::vector<std::string>{"apart", "equal", "stack", "exchanged", "halves", "named"}
-            : std::vector<std::string>{"none"});
+    experts_ =
+        Choice(config.moe.is_joined ? std::vector<std::string>{"stack", "unsloth"}
+               : config.moe.num_experts > 0
+                   ? std::vector<std::string>{"apart", "equal", "stack", "exchanged", "halves"}
+                   : std::vector<std::string>{"none"});
+    if (experts_ == "apart" && Coin()) experts_ = "named";
     for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) Layer(l);
     story_ = fmt::format("{} experts, prefix '{}', rank {}{}", experts_, prefix_, rank_, story_);
   }
