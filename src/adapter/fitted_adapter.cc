@@ -12,6 +12,7 @@
 #include "adapter/table_change.h"
 #include "base/check.h"
 #include "base/matrix.h"
+#include "base/text.h"
 #include "io/checkpoint_names.h"
 #include "model/linear_shapes.h"
 #include "model/module_spellings.h"
@@ -33,6 +34,7 @@ class Fitter {
     TieTables();
     // Modules whose names are no linear's may be pieces of some.
     modules_.Begin();
+    LeaveOutBareExperts();
     for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) Recut(l);
     SplitStacks(modules_);
     if (decoder_.joins_experts() && modules_.is_changed()) CompleteJoinedExperts(modules_);
@@ -49,6 +51,39 @@ class Fitter {
       peft_.unused.push_back(module.path);
       return true;
     });
+  }
+
+  // Where the experts of a class are parameters, target_modules names none of their linears: a
+  // name that they have here too is that of a shared expert, or of an MLP.
+  void LeaveOutBareExperts() {
+    const auto is_expert = [](const std::string& path) {
+      return path.find("experts.") != std::string::npos;
+    };
+    AdapterConfig& config = peft_.config;
+    const bool has_any = !peft_.stacks.empty() ||
+                         std::ranges::any_of(config.target_parameters, is_expert) ||
+                         std::ranges::any_of(peft_.modules, is_expert, &AdapterModule::path);
+    if (has_any || decoder_.joins_experts() || !NamesExperts()) return;
+    std::string also = R"(.*\.experts\..*)";
+    if (const auto* regex = std::get_if<std::string>(&config.exclude_modules)) {
+      if (!regex->empty()) also += "|" + *regex;
+    } else {
+      for (const std::string& name : std::get<std::vector<std::string>>(config.exclude_modules)) {
+        also += R"(|(.*\.)?)" + ReplaceAll(name, ".", R"(\.)");
+      }
+    }
+    config.exclude_modules = also;
+  }
+
+  bool NamesExperts() const {
+    for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
+      if (!decoder_.has_experts(l)) continue;
+      const PerLinear<std::string> paths = LinearPaths(decoder_, l);
+      for (const std::string& path : {paths.gate_up[0], paths.gate_up[1], paths.down[0]}) {
+        if (IsTargetModule(peft_.config, path)) return true;
+      }
+    }
+    return false;
   }
 
   // ---- Tables.

@@ -92,7 +92,9 @@ class Reader {
       ThrowInvalidInput("{}: is an adapter for models of the architecture '{}', this model is '{}'",
                         values_.name, found, expected.empty() ? decoder_.model_type : expected);
     }
-    alpha_ = file_->Require<float>("adapter.lora.alpha");
+    // Without it the scale is 1, as with 0.
+    const auto* alpha = file_->Get<float>("adapter.lora.alpha");
+    alpha_ = alpha == nullptr ? 0 : *alpha;
     if (!std::isfinite(alpha_)) {
       ThrowInvalidInput(
           "{}: key 'adapter.lora.alpha': expected a finite number, found {}; convert the adapter "
@@ -156,6 +158,10 @@ class Reader {
     const auto [a, b] = Find(stack.name);
     if (a == nullptr) return;
     const std::int64_t rank = b->shape.empty() ? 0 : b->shape.back();
+    if (rank < 1) {
+      ThrowInvalidInput("{}: tensor '{}' has shape [{}]: the rank is 0; convert the adapter again",
+                        file_->FileOf(*b), b->name, fmt::join(b->shape, ", "));
+    }
     const std::int64_t experts = std::ssize(stack.linears);
     const LinearPlace& first = stack.linears.front();
     // A tensor may hold a part of the rows of one linear (GgufFamily::splits_gate_up).

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "io/float_encoding.h"
 #include "io/peft/peft.h"
+#include "model/tensor_list.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
@@ -39,6 +40,16 @@ void CopyTable(Memory& memory, const WeightView& table, const MatrixView& out,
     if (change != nullptr) ApplyChange(*change, first, hidden, values);
     UploadWide(memory, values, Rows(out, first, rows));
   }
+}
+
+// Whether a module of this model ends with `name`, as modules_to_save has it.
+bool HasModule(const DecoderConfig& decoder, const std::string& name) {
+  const auto ends = [&](const auto& row) { return StemOf(row.name).ends_with(name); };
+  if (name == "lm_head" || std::ranges::any_of(DecoderTensors(decoder), ends)) return true;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (std::ranges::any_of(LayerTensors(decoder, l), ends)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -79,12 +90,20 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
 }
 
 void LoraAdapter::AddWholeModules(const Adapter* peft) {
+  // PEFT compares the ends of paths.
   const auto is_replaced = [&](const std::string& name) {
     return replaced_ != nullptr && std::ranges::any_of(*replaced_, [&](const auto& tensor) {
-             const std::string module = tensor.first.substr(0, tensor.first.rfind('.'));
-             return module.ends_with("." + name);
+             return StemOf(tensor.first).ends_with(name);
            });
   };
+  if (peft != nullptr) {
+    std::erase_if(config_.modules_to_save, [&](const std::string& name) {
+      if (is_replaced(name) || HasModule(decoder_, name)) return false;
+      notes_.push_back(
+          fmt::format("modules_to_save names '{}', which this model does not have", name));
+      return true;
+    });
+  }
   for (const std::string& name : config_.modules_to_save) {
     if (is_replaced(name)) continue;
     if (name != "embed_tokens" && name != "lm_head") {

@@ -114,6 +114,8 @@ void AddScales(const GgufKeys& keys, const Family& family, Json& json) {
     json["query_pre_attn_scalar"] =
         is_27b ? NumberAt(json, "hidden_size") / NumberAt(json, "num_attention_heads")
                : NumberAt(json, "head_dim");
+    const auto* stated = keys.file().Get<float>(kGgufQueryScalar);
+    if (stated != nullptr) json["query_pre_attn_scalar"] = Shortest(*stated);
     const bool is_capped = family.attention_softcap > 0;
     json["attn_logit_softcapping"] =
         is_capped ? cap("attn_logit_softcapping", family.attention_softcap) : Json(nullptr);

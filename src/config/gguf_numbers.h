@@ -13,6 +13,12 @@
 
 namespace qlora {
 
+// llama.cpp computes the scale of Gemma 2's scores from the sizes of the model. Where a checkpoint
+// has another, the difference is in q_proj of the file (LinearRows::factor), and this key, which
+// llama.cpp does not know, has the checkpoint's number: readers take the difference out again, so
+// that adapters of the checkpoint fit.
+inline constexpr const char* kGgufQueryScalar = "qlora.query_pre_attn_scalar";
+
 struct GgufNumber {
   const char* gguf;    // without the architecture: "embedding_length"
   const char* config;  // "hidden_size"

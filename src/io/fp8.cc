@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "base/text.h"
 #include "io/float_encoding.h"
 #include "io/json.h"
 
@@ -69,6 +70,22 @@ std::vector<const Json*> CompressedWeights(const Json& json, std::string_view wh
     if (const Json* weights = FindJson(group, "weights", where)) all.push_back(weights);
   }
   return all;
+}
+
+// The numbers of "128x64", another spelling of a list; none of another text.
+std::vector<std::int64_t> SizesIn(const std::string& text) {
+  const std::size_t x = text.find('x');
+  const auto rows = ParseNumber<std::int64_t>(text.substr(0, x));
+  const auto cols = ParseNumber<std::int64_t>(x == text.npos ? "" : text.substr(x + 1));
+  return rows && cols ? std::vector<std::int64_t>{*rows, *cols} : std::vector<std::int64_t>{};
+}
+
+// What compressed-tensors calls the form of weights of which zeros are left out; "" for others.
+std::string SparseForm(const Json& json, std::string_view where) {
+  const Json* sparsity = FindJson(json, "sparsity_config", where);
+  if (sparsity == nullptr || !sparsity->is_object()) return "";
+  const auto form = JsonGetOr<std::string>(*sparsity, "format", "dense", where);
+  return form == "dense" ? "" : form;
 }
 
 bool IsFloat8(const Json& weights, std::string_view where) {
@@ -302,6 +319,12 @@ bool IsDecodedFp8(const TensorReader& reader, const TensorInfo& tensor) {
 bool IsFp8Config(const Json& json, std::string_view where) {
   const auto method = JsonGetOr<std::string>(json, "quant_method", "", where);
   if (method == "compressed-tensors") {
+    if (const std::string form = SparseForm(json, where); !form.empty()) {
+      ThrowInvalidInput(
+          "{}: the weights are sparse (sparsity_config, {}, of llm-compressor), which is not "
+          "supported; use the checkpoint that it was made from",
+          where, form);
+    }
     const std::vector<const Json*> weights = CompressedWeights(json, where);
     return !weights.empty() &&
            std::ranges::all_of(weights, [&](const Json* group) { return IsFloat8(*group, where); });
@@ -325,7 +348,8 @@ Fp8Blocks Fp8BlocksOf(const Json& json, std::string_view where) {
     size = FindJson(*weights, key, where);
   }
   if (size == nullptr) return {};
-  const auto numbers = JsonAs<std::vector<std::int64_t>>(*size, key, where);
+  const auto numbers = size->is_string() ? SizesIn(size->get<std::string>())
+                                         : JsonAs<std::vector<std::int64_t>>(*size, key, where);
   if (numbers.size() == 2 && numbers[0] > 0 && numbers[1] > 0) return {numbers[0], numbers[1]};
   ThrowInvalidInput("{}: key '{}': expected the rows and columns of a block, found [{}]", where,
                     key, fmt::join(numbers, ", "));

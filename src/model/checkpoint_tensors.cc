@@ -58,6 +58,9 @@ std::string SavedByWhom(const TensorReader& reader) {
       {".weight_packed", "llm-compressor, in integers"},
       {".weight_scale_2", "NVIDIA ModelOpt, in NVFP4"},
       {".qweight", "GPTQ or AWQ, in integers"},
+      {".bitmask", "llm-compressor, without their zeros"},
+      {".W_q", "HQQ, in integers"},
+      {".weight._data", "Quanto, in integers"},
       {".SCB", "bitsandbytes, in 8 bits"},
       {".biases", "mlx-lm, in integers"}};
   const auto has = [&](std::string_view mark) {

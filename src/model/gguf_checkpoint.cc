@@ -160,7 +160,7 @@ class Builder {
         ThrowInvalidInput("{}: tensor '{}' is a part of one weight of a {} and needs no scale",
                           file_.FileOf(tensor), piece.tensor, config_.model_type);
       }
-      view.factor = scale;
+      view.factor = scale / row.gguf_factor;
     }
     TakeType(view);
     view.SetFactor(view.factor);
@@ -191,7 +191,8 @@ class Builder {
     if (spelling.size() == 1) {
       const std::string& weight = row.gguf[0][0].tensor;
       view.pieces[0].rows = Inverse(GgufRowsOf(config_, l, row, weight).order);
-      if (ScalesGgufBias(weight)) view.SetFactor(ScaleOf(weight, e, row.matrices()));
+      const float scale = ScalesGgufBias(weight) ? ScaleOf(weight, e, row.matrices()) : 1;
+      view.SetFactor(scale / row.gguf_factor);
     }
     views_.push_back(std::move(view));
   }

@@ -56,6 +56,7 @@ class AdapterRewriter {
                : config.moe.num_experts > 0
                    ? std::vector<std::string>{"apart", "equal", "stack", "exchanged", "halves"}
                    : std::vector<std::string>{"none"});
+    if (experts_ == "apart" && Coin()) experts_ = "named";
     for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) Layer(l);
     story_ = fmt::format("{} experts, prefix '{}', rank {}{}", experts_, prefix_, rank_, story_);
   }
@@ -161,6 +162,8 @@ class AdapterRewriter {
     ForEachPair(LinearNames(config_, l), ShapeLinears(config_, l),
                 [&](const std::string& name, const LinearShape& shape) {
                   const bool is_expert = name.find(".experts.") != std::string::npos;
+                  // By names alone, which reach no parameter.
+                  if (is_expert && experts_ == "named") targets_.push_back(name);
                   if (is_expert && experts_ != "apart") return;
                   linears[name] = shape;
                 });

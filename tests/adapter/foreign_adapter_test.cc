@@ -2,6 +2,7 @@
 // in double.
 #include <gtest/gtest.h>
 
+#include "adapter/expert_stack.h"
 #include "adapter/lora.h"
 #include "backend/backend.h"
 #include "base/file.h"
@@ -149,6 +150,80 @@ TEST_F(ForeignAdapterTest, ALoraOfTiedTablesIsOfBoth) {
     }
     ExpectRow(table, v, row);
   }
+}
+
+// As PEFT saves them beside transformers 5: the configuration names the embedding, twice.
+TEST_F(ForeignAdapterTest, OfTiedTablesOneIsNamed) {
+  const auto a = Add("model.embed_tokens.lora_embedding_A", {2, kVocab});
+  const auto b = Add("model.embed_tokens.lora_embedding_B", {kHidden, 2});
+  // Those of the head are turned.
+  const auto turned = [&](const std::string& name, const std::vector<float>& values,
+                          std::int64_t rows, std::int64_t cols) {
+    Add(name, {cols, rows});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        values_.back()[c * rows + r] = values[r * cols + c];
+      }
+    }
+  };
+  turned("lm_head.lora_A.weight", b, kHidden, 2);
+  turned("lm_head.lora_B.weight", a, 2, kVocab);
+  const Json json = {{"target_modules", {"model.embed_tokens", "embed_tokens"}},
+                     {"ensure_weight_tying", true}};
+  const LoraAdapter adapter = Load(Config(true), json);
+  const ConstMatrixView embed = EmbeddingOf(weights_, &adapter).dense;
+  EXPECT_EQ(HeadOf(weights_, &adapter).dense.data, embed.data);
+  for (std::int64_t v = 0; v < kVocab; ++v) {
+    std::vector<double> row(embed_.begin() + v * kHidden, embed_.begin() + (v + 1) * kHidden);
+    for (std::int64_t i = 0; i < kHidden; ++i) {
+      for (std::int64_t r = 0; r < 2; ++r) row[i] += 2.0 * b[i * 2 + r] * a[r * kVocab + v];
+    }
+    ExpectRow(embed, v, row);
+  }
+  // In a model whose tables are apart, PEFT passes over what is not named.
+  ExpectRefused(
+      [&] {
+        Load(Config(false), {{"target_modules", {"embed_tokens"}}});
+      },
+      "do not name it");
+}
+
+// The experts of a class are parameters, which names of linears do not reach.
+TEST_F(ForeignAdapterTest, NamesOfLinearsDoNotReachExpertsThatAreParameters) {
+  Add("model.layers.0.self_attn.q_proj.lora_A.weight", {2, kHidden});
+  Add("model.layers.0.self_attn.q_proj.lora_B.weight", {kHidden, 2});
+  for (const Json& excluded : {Json(), Json({"k_proj"}), Json(".*v_proj")}) {
+    const LoraAdapter adapter = Load(
+        Config(false, 3),
+        {{"target_modules", {"q_proj", "up_proj", "down_proj"}}, {"exclude_modules", excluded}});
+    EXPECT_EQ(adapter.layers()[0].down[1].rank, 0);
+    EXPECT_EQ(adapter.layers()[0].qkv[0].rank, 2);
+    EXPECT_FALSE(HaveEqualExperts(adapter.config(), Config(false, 3)));
+  }
+  // A linear that the class has, without a LoRA, is an error as before.
+  ExpectRefused(
+      [&] {
+        Load(Config(false, 3), {{"target_modules", {"q_proj", "k_proj"}}});
+      },
+      "there are no tensors for it");
+}
+
+// PEFT looks for the ends of paths, and takes a name that the model does not have.
+TEST_F(ForeignAdapterTest, ModulesToSaveThatTheModelLacksAreNamed) {
+  Add("model.layers.0.self_attn.q_proj.lora_A.weight", {2, kHidden});
+  Add("model.layers.0.self_attn.q_proj.lora_B.weight", {kHidden, 2});
+  const auto norm = Add("model.layers.0.input_layernorm.weight", {kHidden});
+  const LoraAdapter adapter =
+      Load(Config(false), {{"target_modules", {"q_proj"}}, {"modules_to_save", {"embed", "norm"}}});
+  EXPECT_EQ(adapter.replaced()->at("model.layers.0.input_layernorm.weight").values, norm);
+  ASSERT_EQ(adapter.notes().size(), 1u);
+  EXPECT_EQ(adapter.notes()[0], "modules_to_save names 'embed', which this model does not have");
+  ExpectRefused(
+      [&] {
+        Load(Config(false),
+             {{"target_modules", {"q_proj"}}, {"modules_to_save", {"norm", "k_proj"}}});
+      },
+      "'k_proj' cannot be trained as a whole");
 }
 
 TEST_F(ForeignAdapterTest, ATableOfATiedModelMayBeStoredTwiceWhereItIsOne) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "adapter/mlx_adapter.h"
 #include "base/file.h"
@@ -179,13 +180,13 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
     for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>(i % 13) - 6);
     return out;
   };
-  const auto write = [&](const std::string& name, float alpha, const std::string& extra,
-                         DType type_of_b = DType::kF32) {
+  const auto write = [&](const std::string& name, std::optional<float> alpha,
+                         const std::string& extra, DType type_of_b = DType::kF32) {
     GgufMetadata keys;
     keys.Add("general.architecture", std::string("llama"));
     keys.Add("general.type", std::string("adapter"));
     keys.Add("adapter.type", std::string("lora"));
-    keys.Add("adapter.lora.alpha", alpha);
+    if (alpha) keys.Add("adapter.lora.alpha", *alpha);
     if (!extra.empty()) keys.Add(extra, GgufArray(std::vector<std::uint32_t>{1, 2}));
     const auto writer = CreateGguf(root_ / name, keys,
                                    {{"output.weight.lora_a", DType::kF32, {2, hidden}},
@@ -211,7 +212,8 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
   // A is (R, V) here and rows by token there.
   EXPECT_EQ(embedding.a[vocab + 5], values(2 * vocab)[5 * 2 + 1]);
   EXPECT_EQ(embedding.b, values(2 * hidden));
-  EXPECT_EQ(ReadGgufValues(write("zero.gguf", 0, ""), decoder).modules[0].scale, 1);
+  EXPECT_EQ(ReadGgufValues(write("zero.gguf", 0.0F, ""), decoder).modules[0].scale, 1);
+  EXPECT_EQ(ReadGgufValues(write("none.gguf", {}, ""), decoder).modules[0].scale, 1);
   ExpectRefused(
       [&] { ReadGgufValues(write("alora.gguf", 6, "adapter.alora.invocation_tokens"), decoder); },
       "key 'adapter.alora.invocation_tokens' is set");

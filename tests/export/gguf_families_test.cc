@@ -8,6 +8,7 @@
 #include "adapter/expert_stack.h"
 #include "adapter/lora.h"
 #include "config/gguf_names.h"
+#include "config/gguf_numbers.h"
 #include "convert/family_models.h"
 #include "convert/gguf_base.h"
 #include "convert/gguf_rewrite.h"
@@ -175,14 +176,21 @@ TEST_F(GgufFamiliesTest, PartsOfOneLinearMayHaveTwoTypes) {
   }
 }
 
-// Also where the rows and columns of the file's weights have another order: adapters keep that of
-// the checkpoint.
+// Also where the rows and columns of the file's weights have another order or scale: adapters keep
+// that of the checkpoint.
 TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
+  std::vector<fs::path> models;
   for (const Json& json : FamilyConfigs()) {
     // Its file is that of a granite, whose modules have other names.
-    if (json.at("model_type") == "granitemoehybrid") continue;
-    SCOPED_TRACE(FormatJson(json.at("model_type")));
-    const fs::path dir = WriteModel(json);
+    if (json.at("model_type") != "granitemoehybrid") models.push_back(WriteModel(json));
+  }
+  // Others have a window that llama.cpp ignores, and files of a shorter context.
+  for (const char* name : {"gemma2-tiny", "gemma3-tiny", "llama-tiny", "llama3-tiny",
+                           "mixtral-tiny", "qwen2-tiny", "qwen3-tiny", "qwen3moe-tiny"}) {
+    models.push_back(kGolden / name);
+  }
+  for (const fs::path& dir : models) {
+    SCOPED_TRACE(dir.filename());
     const fs::path file = WriteGguf(dir);
     AdapterConfig all;
     all.r = 3;
@@ -216,6 +224,41 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     const auto before = ReadAll(adapter / "adapter_model.safetensors");
     if (!WritesParameters(loaded.config(), LoadDecoderConfig(dir))) ExpectSame(saved, before);
   }
+}
+
+// The scale of Gemma 2's scores goes into q_proj of the file, and out again.
+TEST_F(GgufFamiliesTest, AFileOfGemma2HasTheWeightsOfTheCheckpoint) {
+  const fs::path dir = kGolden / "gemma2-tiny";
+  const DecoderConfig expected = LoadDecoderConfig(dir);
+  const fs::path file = WriteGguf(dir);
+  const DecoderConfig found = LoadDecoderConfig(file);
+  EXPECT_NE(GgufScoreFactor(expected), 1);
+  EXPECT_FLOAT_EQ(found.attention_scale, expected.attention_scale);
+  const auto q_of = [](const fs::path& path, const DecoderConfig& config) {
+    const auto reader = OpenCheckpoint(path, config);
+    const TensorInfo& tensor = *reader->Find("model.layers.0.self_attn.q_proj.weight");
+    std::vector<float> values(tensor.elements());
+    DecodeFloats(tensor.dtype, reader->Bytes(tensor), values);
+    return values;
+  };
+  const std::vector<float> q = q_of(file, found);
+  const std::vector<float> of_checkpoint = q_of(dir, expected);
+  ASSERT_EQ(q.size(), of_checkpoint.size());
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    // The factor, its inverse and both products are rounded.
+    ASSERT_NEAR(q[i], of_checkpoint[i], 0x1p-21 * std::abs(of_checkpoint[i])) << i;
+  }
+  // A file of the file has the same again.
+  ExportOptions again = ExportTo("again.gguf");
+  again.model_name_or_path = file;
+  again.verify = "false";
+  Export(context_, again);
+  EXPECT_NEAR(LossOf(again.output, "", "false"), LossOf(file, "", "false"), 1e-6);
+  // Without the key it is a model of the scale that llama.cpp has for it, which computes the same.
+  const double loss = LossOf(file, "", "false");
+  RewriteGguf(file, [](GgufMetadata& all) { all = WithKey(all, kGgufQueryScalar, nullptr); });
+  EXPECT_NEAR(LossOf(file, "", "false"), loss, 1e-5);
+  EXPECT_EQ(GgufScoreFactor(LoadDecoderConfig(file)), 1);
 }
 
 // Without the scales of experts, which are in the B of its file, an adapter would be another one.

@@ -87,6 +87,27 @@ TEST_F(ImatrixTest, ReadsWhatItWrites) {
   EXPECT_EQ(read.chunk_size, 512);
 }
 
+TEST_F(ImatrixTest, CountsAreNumbersOfTokens) {
+  const auto read = [&](std::vector<float> counts) {
+    ImportanceMatrix matrix;
+    matrix.entries["w"] = {{2, 3, 4, 5}, std::move(counts)};
+    WriteImatrix(matrix, folder_ / "counts.gguf", OpenMode::kReplace);
+    return ReadImatrix(folder_ / "counts.gguf");
+  };
+  // No token met the matrix, or none of the experts.
+  EXPECT_EQ(read({0}).Find("w"), nullptr);
+  EXPECT_EQ(read({0, 0}).Find("w"), nullptr);
+  EXPECT_THAT(*read({0, 2}).Find("w"), ElementsAre(1, 1, 4, 5));
+  for (const float bad : {-1.0F, std::nanf(""), HUGE_VALF}) {
+    try {
+      read({2, bad});
+      ADD_FAILURE() << bad;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("'w' has the count"));
+    }
+  }
+}
+
 TEST_F(ImatrixTest, TellsTextsFromMatrices) {
   WriteTextFile(folder_ / "text", "Once upon a time");
   EXPECT_FALSE(IsImatrixFile(folder_ / "text"));

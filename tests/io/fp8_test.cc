@@ -209,6 +209,17 @@ TEST_F(Fp8Test, Configurations) {
   EXPECT_EQ(Fp8BlocksOf(compressed, "c"), Fp8Blocks());
   compressed["config_groups"]["group_0"]["weights"]["block_structure"] = {48, 40};
   EXPECT_EQ(Fp8BlocksOf(compressed, "c"), (Fp8Blocks{48, 40}));
+  compressed["config_groups"]["group_0"]["weights"]["block_structure"] = "48x40";
+  EXPECT_EQ(Fp8BlocksOf(compressed, "c"), (Fp8Blocks{48, 40}));
+  for (const char* const text : {"48", "x", "48x", "x40", "48x40x2", ""}) {
+    compressed["config_groups"]["group_0"]["weights"]["block_structure"] = text;
+    ExpectRefused([&] { Fp8BlocksOf(compressed, "c"); }, "the rows and columns of a block");
+  }
+  compressed["sparsity_config"] = {{"format", "dense"}};
+  EXPECT_TRUE(IsFp8Config(compressed, "c"));
+  compressed["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
+  ExpectRefused([&] { IsFp8Config(compressed, "c"); }, "sparse (sparsity_config, sparse-24");
+  compressed["sparsity_config"] = nullptr;
   compressed["config_groups"]["group_0"]["weights"]["type"] = "int";
   EXPECT_FALSE(IsFp8Config(compressed, "c"));
   EXPECT_TRUE(IsFp8Config({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}, "c"));

@@ -206,6 +206,16 @@ TEST(PeftConfig, SelectsNothingBesideTheTextModel) {
   }
 }
 
+// PEFT names the other of two tied tables by its path.
+TEST(PeftConfig, ModulesToSaveMayBePaths) {
+  std::vector<std::string> unknown;
+  const AdapterConfig config = ParseAdapterConfig(
+      R"({"peft_type": "LORA", "target_modules": ["q_proj"], "modules_to_save":
+          ["embed_tokens", "model.embed_tokens", "lm_head", "model.language_model.lm_head", "norm"]})",
+      "a.json", unknown);
+  EXPECT_EQ(config.modules_to_save, (std::vector<std::string>{"embed_tokens", "lm_head", "norm"}));
+}
+
 TEST(PeftConfig, RefusesBrokenConfigurations) {
   std::vector<std::string> unknown;
   const auto refused = [&](const std::string& text, const std::string& message) {

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
+#include "model/checkpoint_tensors.h"
 #include "model/stored_places.h"
 #include "qlora/error.h"
 #include "temporary_folder.h"
@@ -116,6 +117,32 @@ TEST_F(CheckpointTest, AnAdapterThatWasNotMergedIsNamed) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("merge_and_unload"));
+  }
+}
+
+// Where nothing in config.json says so, names of tensors tell who quantized the linears.
+TEST_F(CheckpointTest, LinearsInFormsOfOthersAreNamed) {
+  for (const auto& [mark, writer] :
+       std::map<std::string, std::string>{{".weight_packed", "llm-compressor"},
+                                          {".bitmask", "llm-compressor"},
+                                          {".weight_scale_2", "NVIDIA ModelOpt"},
+                                          {".qweight", "GPTQ or AWQ"},
+                                          {".W_q", "HQQ"},
+                                          {".weight._data", "Quanto"},
+                                          {".SCB", "bitsandbytes, in 8 bits"},
+                                          {".biases", "mlx-lm"}}) {
+    SCOPED_TRACE(mark);
+    const std::string linear = "model.layers.0.mlp.up_proj";
+    Write(Config("qwen3"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                            {linear + mark, Counting({3, 2}, 1)}});
+    const DecoderConfig config = LoadDecoderConfig(dir_);
+    const auto reader = Open();
+    try {
+      CheckpointTensors(*reader, config).Get(linear + ".weight", {3, 4});
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("its linears were saved by " + writer));
+    }
   }
 }
 

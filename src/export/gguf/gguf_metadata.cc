@@ -75,6 +75,10 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   WriteGgufWindows(config, prefix, out);
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
+  if (config.model_type == "gemma2" && GgufScoreFactor(config) != 1) {
+    const double scale = config.attention_scale;
+    out.Add(kGgufQueryScalar, static_cast<float>(1 / (scale * scale)));
+  }
   if (family.multipliers) AddMultipliers(config, prefix, out);
   if (config.delta_rule.heads > 0) add(gguf_key::kInnerSize, U32(config.delta_value_features()));
   WriteGgufRope(config, prefix, out);

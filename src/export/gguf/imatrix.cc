@@ -36,6 +36,17 @@ void CheckValues(const ImportanceMatrix::Entry& entry, const std::string& name,
   }
 }
 
+void CheckCounts(const std::vector<float>& counts, const std::string& name,
+                 const std::string& where) {
+  for (const float count : counts) {
+    if (count >= 0 && std::isfinite(count)) continue;
+    ThrowInvalidInput(
+        "{}: '{}' has the count {}, where numbers of tokens are expected; make the "
+        "file once more",
+        where, name, count);
+  }
+}
+
 std::string FileName(const std::string& path) {
   // The folders of the machine that made the file are nobody's business; it may be of Windows.
   return path.substr(path.find_last_of("/\\") + 1);
@@ -148,11 +159,14 @@ ImportanceMatrix ReadGguf(const std::filesystem::path& path) {
                         tensor.elements());
     }
     ImportanceMatrix::Entry entry{Floats(*reader, tensor), Floats(*reader, *counts)};
+    CheckCounts(entry.counts, name, path.string());
     const std::size_t columns = entry.mean_squares.size() / entry.counts.size();
+    // Of a matrix that no token met nothing is known: its columns count alike beside other experts,
+    // and alone it has no data.
+    const bool has_data = std::ranges::any_of(entry.counts, [](float count) { return count > 0; });
     for (std::size_t i = 0; i < entry.mean_squares.size(); ++i) {
       const float count = entry.counts[i / columns];
-      // Nothing is known of a matrix that no token met.
-      entry.mean_squares[i] = count > 0 ? entry.mean_squares[i] / count : 1;
+      entry.mean_squares[i] = count > 0 ? entry.mean_squares[i] / count : has_data ? 1.0F : 0.0F;
     }
     CheckValues(entry, name, path.string());
     matrix.entries[name] = std::move(entry);

@@ -141,8 +141,11 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
     }
   }
   // PEFT makes modules from the configuration and then loads weights by name. It silently skips
-  // weights without a module.
-  if (!IsTargetModule(config, module.path)) {
+  // weights without a module. Of tied tables one is named.
+  const bool is_tied =
+      config.ensure_weight_tying && IsTable(module.path) &&
+      (IsTargetModule(config, kEmbeddingPath) || IsTargetModule(config, kHeadPath));
+  if (!is_tied && !IsTargetModule(config, module.path)) {
     ThrowInvalidInput(
         "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
         "would silently ignore them",

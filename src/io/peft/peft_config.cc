@@ -346,9 +346,13 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   config.target_modules = SelectionOf(json, "target_modules", where);
   config.exclude_modules = SelectionOf(json, "exclude_modules", where);
   for (const std::string& name : ListOf<std::string>(json, "modules_to_save", where)) {
-    const bool embeds = IsEmbedding(name);
-    if (embeds) config.embedding = name;
-    config.modules_to_save.push_back(embeds ? "embed_tokens" : name);
+    // PEFT adds the path of the other table where both are tied.
+    const std::string last = name.substr(name.rfind('.') + 1);
+    const bool embeds = IsEmbedding(last);
+    if (embeds) config.embedding = last;
+    const std::string own = embeds ? "embed_tokens" : last == "lm_head" ? last : name;
+    std::vector<std::string>& saved = config.modules_to_save;
+    if (std::ranges::count(saved, own) == 0) saved.push_back(own);
   }
   config.ensure_weight_tying = JsonGetOr<bool>(json, "ensure_weight_tying", false, where);
   config.fan_in_fan_out = JsonGetOr<bool>(json, "fan_in_fan_out", false, where);
