@@ -135,6 +135,55 @@ Value RemoveAffix(Call& call) {
   return call.runtime.NewTextLike(call.self, std::string(text));
 }
 
+// `missing` copies of a character around the text, so many of them before it.
+Value Padded(Call& call, std::string_view fill, std::int64_t missing, std::int64_t before) {
+  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
+  std::string out;
+  const auto add = [&](std::int64_t count) {
+    call.runtime.Charge(static_cast<std::size_t>(count), fill.size());
+    for (; count > 0; --count) out += fill;
+  };
+  missing = std::max<std::int64_t>(missing, 0);
+  before = std::min(before, missing);
+  add(before);
+  out += Str(call.runtime, call.self);
+  add(missing - before);
+  return call.runtime.NewTextLike(call.self, std::move(out));
+}
+
+// ljust, rjust, center.
+template <Side kTextAt>
+Value Justify(Call& call) {
+  const BoundArguments args = call.Take({"width", "fillchar"}, 1);
+  const std::int64_t width = args.IntegerOr(0, 0);
+  const std::string fill = args.Has(1) ? args.NeedTextAt(1) : " ";
+  const std::int64_t missing = width - CountCharacters(*AsText(call.self));
+  // As CPython rounds the half of an odd number.
+  const std::int64_t half = missing / 2 + (missing & width & 1);
+  return Padded(call, fill, missing,
+                kTextAt == Side::kLeft    ? 0
+                : kTextAt == Side::kRight ? std::max<std::int64_t>(missing, 0)
+                                          : half);
+}
+
+// Zeros behind the sign.
+Value FillWithZeros(Call& call) {
+  const BoundArguments args = call.Take({"width"}, 1);
+  const std::string& text = *AsText(call.self);
+  const std::int64_t missing = args.IntegerOr(0, 0) - CountCharacters(text);
+  if (missing <= 0) return call.self;
+  call.runtime.Charge(static_cast<std::size_t>(missing));
+  const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  return call.runtime.NewTextLike(
+      call.self, text.substr(0, sign) + std::string(missing, '0') + text.substr(sign));
+}
+
+Value IsAscii(Call& call) {
+  call.Take({});
+  return std::ranges::all_of(*AsText(call.self),
+                             [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
 // isalpha and the like: all characters are of these classes, and there is one.
 template <unsigned kClasses>
 Value AreAll(Call& call) {
@@ -209,6 +258,7 @@ Value Title(Call& call) {
 
 constexpr Function kTextMethods[] = {
     {"capitalize", Capitalize},
+    {"center", Justify<Side::kBoth>},
     {"count", CountText},
     {"endswith", HasAffix<true>},
     {"find", FindText<Side::kLeft, false>},
@@ -216,6 +266,7 @@ constexpr Function kTextMethods[] = {
     {"index", FindText<Side::kLeft, true>},
     {"isalnum", AreAll<kLetter | kNumber>},
     {"isalpha", AreAll<kLetter>},
+    {"isascii", IsAscii},
     {"isdecimal", AreAll<kNumber>},
     {"isdigit", AreAll<kNumber>},
     {"islower", IsCased<kLower>},
@@ -223,6 +274,7 @@ constexpr Function kTextMethods[] = {
     {"isspace", IsSpace},
     {"isupper", IsCased<kUpperOrTitle>},
     {"join", JoinTexts},
+    {"ljust", Justify<Side::kLeft>},
     {"lower", Lower},
     {"lstrip", StripSide<Side::kLeft>},
     {"partition", Partition<Side::kLeft>},
@@ -231,6 +283,7 @@ constexpr Function kTextMethods[] = {
     {"replace", Replace},
     {"rfind", FindText<Side::kRight, false>},
     {"rindex", FindText<Side::kRight, true>},
+    {"rjust", Justify<Side::kRight>},
     {"rpartition", Partition<Side::kRight>},
     {"rsplit", Split<Side::kRight>},
     {"rstrip", StripSide<Side::kRight>},
@@ -240,17 +293,17 @@ constexpr Function kTextMethods[] = {
     {"strip", Strip},
     {"title", Title},
     {"upper", Upper},
+    {"zfill", FillWithZeros},
 };
 
 constexpr Function kMarkupMethods[] = {{"format", MarkupFormat}, {"replace", MarkupReplace}};
 
 // The other methods of Python's str.
 constexpr Function kOtherTextMethods[] = {
-    {"casefold", Unsupported},     {"center", Unsupported},      {"encode", Unsupported},
-    {"expandtabs", Unsupported},   {"format_map", Unsupported},  {"isascii", Unsupported},
-    {"isidentifier", Unsupported}, {"isprintable", Unsupported}, {"istitle", Unsupported},
-    {"ljust", Unsupported},        {"maketrans", Unsupported},   {"rjust", Unsupported},
-    {"swapcase", Unsupported},     {"translate", Unsupported},   {"zfill", Unsupported},
+    {"casefold", Unsupported},   {"encode", Unsupported},       {"expandtabs", Unsupported},
+    {"format_map", Unsupported}, {"isidentifier", Unsupported}, {"isprintable", Unsupported},
+    {"istitle", Unsupported},    {"maketrans", Unsupported},    {"swapcase", Unsupported},
+    {"translate", Unsupported},
 };
 
 // A view with pick(item) for each item of the dict.
@@ -340,6 +393,14 @@ Value MapCharacters(Call& call, Map map) {
 }  // namespace
 
 Value Capitalize(Call& call) { return MapCharacters(call, AppendCapitalized); }
+
+// The filter, whose width may be left out.
+Value Center(Call& call) {
+  const BoundArguments args = call.Take({"width"});
+  const Value text = call.runtime.NewTextLike(call.self, Str(call.runtime, call.self));
+  Call method{call.runtime, call.name, text, {{args.Or(0, std::int64_t{80})}, {}}};
+  return Justify<Side::kBoth>(method);
+}
 
 Value Lower(Call& call) {
   return MapCharacters(call, [](char32_t c, bool, std::string& out) { AppendLowerCase(c, &out); });
