@@ -135,43 +135,32 @@ Value RemoveAffix(Call& call) {
   return call.runtime.NewTextLike(call.self, std::string(text));
 }
 
-// `missing` copies of a character around the text, so many of them before it.
-Value Padded(Call& call, std::string_view fill, std::int64_t missing, std::int64_t before) {
-  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
-  std::string out;
-  const auto add = [&](std::int64_t count) {
-    call.runtime.Charge(static_cast<std::size_t>(count), fill.size());
-    for (; count > 0; --count) out += fill;
-  };
-  missing = std::max<std::int64_t>(missing, 0);
-  before = std::min(before, missing);
-  add(before);
-  out += Str(call.runtime, call.self);
-  add(missing - before);
-  return call.runtime.NewTextLike(call.self, std::move(out));
-}
-
-// ljust, rjust, center.
+// ljust, rjust, center: one character fills the width.
 template <Side kTextAt>
 Value Justify(Call& call) {
   const BoundArguments args = call.Take({"width", "fillchar"}, 1);
   const std::int64_t width = args.IntegerOr(0, 0);
   const std::string fill = args.Has(1) ? args.NeedTextAt(1) : " ";
-  const std::int64_t missing = width - CountCharacters(*AsText(call.self));
+  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
+  const std::string& text = *AsText(call.self);
+  const std::int64_t missing = std::max(width, CountCharacters(text)) - CountCharacters(text);
   // As CPython rounds the half of an odd number.
   const std::int64_t half = missing / 2 + (missing & width & 1);
-  return Padded(call, fill, missing,
-                kTextAt == Side::kLeft    ? 0
-                : kTextAt == Side::kRight ? std::max<std::int64_t>(missing, 0)
-                                          : half);
+  const std::int64_t before = kTextAt == Side::kLeft ? 0 : kTextAt == Side::kRight ? missing : half;
+  call.runtime.Charge(static_cast<std::size_t>(missing), fill.size());
+  std::string out;
+  for (std::int64_t i = 0; i < before; ++i) out += fill;
+  out += text;
+  for (std::int64_t i = before; i < missing; ++i) out += fill;
+  return call.runtime.NewTextLike(call.self, std::move(out));
 }
 
 // Zeros behind the sign.
 Value FillWithZeros(Call& call) {
   const BoundArguments args = call.Take({"width"}, 1);
   const std::string& text = *AsText(call.self);
-  const std::int64_t missing = args.IntegerOr(0, 0) - CountCharacters(text);
-  if (missing <= 0) return call.self;
+  const std::int64_t characters = CountCharacters(text);
+  const std::int64_t missing = std::max(args.IntegerOr(0, 0), characters) - characters;
   call.runtime.Charge(static_cast<std::size_t>(missing));
   const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
   return call.runtime.NewTextLike(
