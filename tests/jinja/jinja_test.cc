@@ -66,7 +66,7 @@ TEST(JinjaTest, ErrorsNameLineAndColumn) {
   Refuse("\n\n  {{ raise_exception('stop here') }}",
          "chat_template:3:21: the template refuses: stop here");
   Refuse("{% for t in n %}{% endfor %}", "'n' is None and cannot be iterated over",
-         Json{{"n", nullptr}});
+         Json::parse(R"({"n": null})"));
   Refuse("{{ 1 // 0 }}", "chat_template:1:6: division by zero");
   Refuse("{{ 9223372036854775807 + 1 }}", "chat_template:1:24: the result does not fit in 64 bits");
   Refuse("{% if x %}", "chat_template:1:");
