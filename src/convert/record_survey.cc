@@ -270,7 +270,7 @@ FileSurvey SurveyFile(const DataSource& source, const DataOptions& options) {
       if (survey.first.empty()) survey.first = FormatJson(Shortened(written), 2);
       if (!example) continue;
       for (OrderedJson& part : RecordsOf(written, form)) {
-        const OrderedJson record = WithNamesOfFormat(std::move(part), example->detected.names);
+        const OrderedJson record = WithNamesOfFormat(std::move(part), example->detected);
         for (const char* list : {"messages", "conversations", "prompt", "completion"}) {
           if (record.contains(list)) CountRoles(record[list], survey.roles);
         }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "io/json.h"
 #include "prompt/known_fields.h"
 #include "prompt/prompt_layout.h"
 #include "qlora/error.h"
@@ -144,7 +145,7 @@ PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer&
   const OrderedJson record = dataset.ReadRecord(i).value();
   if (!layout.layout().prompt_template.empty()) {
     if (const auto typed = TypedFields(record, layout); typed && IsTyped(*typed)) return *typed;
-    return {.record = FieldsOfPrompt(record, layout).dump()};
+    return {.record = FormatJson(FieldsOfPrompt(record, layout))};
   }
   const Conversation conversation = layout.PromptConversation(record);
   const auto typed = TypedMessages(conversation.messages);
@@ -152,7 +153,7 @@ PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer&
       conversation.variables.is_null()) {
     return *typed;
   }
-  return {.record = RecordOfConversation(record, layout).dump()};
+  return {.record = FormatJson(RecordOfConversation(record, layout))};
 }
 
 bool IsShort(const PromptExample& example) {

@@ -18,7 +18,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 11;
+constexpr int kEncodingVersion = 12;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -262,7 +262,8 @@ void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::
         "field '{}' reads like a part of the conversation, and nothing of it is used ({}); {}, or "
         "leave the field out with ignore_fields: {}",
         part, DescribeLayout(layout()),
-        usual != part ? fmt::format("write '{}'", usual)
+        usual != part && !IsKnownAs(usual, FieldMeaning::kUnclearPart)
+            ? fmt::format("write '{}'", usual)
         : IsConversationFormat(layout().format)
             ? "write it into a message"
             : "say how to lay the fields out with prompt_template and completion_template",

@@ -84,14 +84,14 @@ SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, Rec
   const FormatExample example = FindFormatExample(records, asked, rules, options.preference.form);
   const OrderedJson record =
       NamePlace([&] { return records.file().name(); },
-                [&] { return WithNamesOfFormat(example.record, example.detected.names); });
+                [&] { return WithNamesOfFormat(example.record, example.detected); });
   const RecordFormat format = example.detected.format;
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
                                HasField(record, "prompt") && record["prompt"].is_array();
   PromptLayout layout =
       NamePlace([&] { return records.file().name(); },
                 [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
-  return {std::move(layout), example.detected.names};
+  return {std::move(layout), example.detected};
 }
 
 std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
@@ -149,7 +149,7 @@ SampleIndex::SampleIndex(RecordFile records, const DataSlice& slice, FileLayout 
                          const ReadingProgress& progress)
     : name_(records.file().name()),
       records_(std::move(records)),
-      names_(std::move(layout.names)),
+      detected_(std::move(layout.detected)),
       encoder_(MakeEncoder(name_, std::move(layout.layout), options, tokenizer, chat)),
       max_length_(options.max_length),
       max_length_is_context_(options.max_length_is_context()) {
@@ -178,7 +178,7 @@ void SampleIndex::TakeSlice(const DataSlice& slice, std::int64_t records) {
 
 // "prompt: question, completion: answer; not read: id".
 void SampleIndex::DescribeFields() {
-  fields_ = DescribeFieldNames(names_);
+  fields_ = DescribeFieldNames(detected_.names);
   std::string unread = DescribeNotRead(counts_.not_read, records());
   const std::int64_t unnamed = records_->unnamed_columns();
   if (unnamed > 0 && !unread.empty()) unread += ", ";
@@ -234,10 +234,11 @@ template <typename Body>
 auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
   const OrderedJson read = records_->Read(record);
   const auto place = [&] {
-    return names_.empty() ? Where(record)
-                          : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
+    return detected_.names.empty()
+               ? Where(record)
+               : fmt::format("{} ({})", Where(record), DescribeFieldNames(detected_.names));
   };
-  return NamePlace(place, [&] { return body(WithNamesOfFormat(read, names_)); });
+  return NamePlace(place, [&] { return body(WithNamesOfFormat(read, detected_)); });
 }
 
 // Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
@@ -274,7 +275,7 @@ std::optional<Sample> SampleIndex::OfVisit(const SampleEntry& entry, std::int64_
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {
   if (!records_) return std::nullopt;
-  const OrderedJson record = WithNamesOfFormat(records_->Read(entry.record), names_);
+  const OrderedJson record = WithNamesOfFormat(records_->Read(entry.record), detected_);
   return encoder_.AnswerOf(record, entry.part);
 }
 

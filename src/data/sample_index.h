@@ -81,7 +81,7 @@ class SampleIndex {
   std::optional<Sample> OfVisit(const SampleEntry& entry, std::int64_t visit) const;
   struct FileLayout {
     PromptLayout layout;
-    std::vector<FieldName> names;
+    DetectedFormat detected;
   };
 
   static FileLayout FileLayoutOf(const RecordFile& records, RecordFormat asked,
@@ -116,7 +116,7 @@ class SampleIndex {
   std::string name_;
   std::optional<RecordFile> records_;  // none: a raw text
   std::vector<std::int32_t> tokens_;   // of a raw text
-  std::vector<FieldName> names_;       // of the fields, where the format has others
+  DetectedFormat detected_;            // and names of fields, where the format has others
   std::string fields_;
   RecordEncoder encoder_;
   std::int64_t max_length_;

@@ -289,6 +289,32 @@ std::string Shown(const Json& value) {
   return text.size() > 60 ? text.substr(0, 60) + " ..." : text;
 }
 
+bool HasWideInteger(const OrderedJson& value) {
+  return value.is_binary() || (value.is_structured() && std::ranges::any_of(value, HasWideInteger));
+}
+
+// As dump(), which writes a number beyond 64 bits as an object of its bytes.
+void AppendWithDigits(const OrderedJson& value, int indent, int level, std::string& out) {
+  if (!value.is_structured() || value.empty()) {
+    out += value.is_binary() ? DigitsOf(value) : FormatJson(value);
+    return;
+  }
+  const auto break_line = [&](int levels) {
+    if (indent >= 0) out.append("\n").append(static_cast<std::size_t>(indent * levels), ' ');
+  };
+  const bool is_object = value.is_object();
+  out += is_object ? '{' : '[';
+  const std::size_t begin = out.size();
+  for (const auto& [key, item] : value.items()) {
+    if (out.size() > begin) out += ',';
+    break_line(level);
+    if (is_object) out += FormatJson(OrderedJson(key)) + (indent >= 0 ? ": " : ":");
+    AppendWithDigits(item, indent, level + 1, out);
+  }
+  break_line(level - 1);
+  out += is_object ? '}' : ']';
+}
+
 template <typename T>
 T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
   if (const char* expected = OtherKind<T>(value)) {
@@ -399,8 +425,12 @@ std::string FormatJson(const Json& value, int indent) {
 }
 
 std::string FormatJson(const OrderedJson& value, int indent) {
-  if (value.is_binary()) return DigitsOf(value);
-  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+  if (!HasWideInteger(value)) {
+    return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+  }
+  std::string text;
+  AppendWithDigits(value, indent, /*level=*/1, text);
+  return text;
 }
 
 std::string TextOrJson(const OrderedJson& value) {

@@ -161,8 +161,15 @@ bool Interpreter::Advance(Loop& loop) {
 
 // Each pass has a scope, and `loop` in it; the `else` block runs when there was no pass.
 Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* scope) {
-  const Value iterable = Evaluate(*statement.expressions[0], scope);
+  const Expression& source = *statement.expressions[0];
+  const Value iterable = Evaluate(source, scope);
   at_ = statement.offset;
+  // Says which field is missing: templates loop over tools that a conversation need not have.
+  const bool has_name =
+      source.kind == Expression::kVariable || source.kind == Expression::kAttribute;
+  if (IsNone(iterable) && has_name) {
+    Fail("'{}' is None and cannot be iterated over", source.name);
+  }
   runtime_.Charge(sizeof(Loop));
   Loop& loop = loops_.emplace_back();
   loop.target = statement.target.get();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -20,7 +21,7 @@ std::string FieldText(const OrderedJson& record, const std::string& name) {
     ThrowInvalidInput("field '{}': expected text, found {}; {}", name, field->type_name(), kFlat);
   }
   // Numbers and booleans as JSON writes them.
-  return field->dump();
+  return FormatJson(*field);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ constexpr std::string_view kMedia = "pictures, sound or video; only text is trai
 constexpr std::string_view kPair = "an answer of a preference pair; only one answer is trained on";
 constexpr std::string_view kPrompt = "text for the model to read";
 constexpr std::string_view kAnswer = "an answer";
+constexpr std::string_view kPart = "text that the model is to read or to write";
 constexpr std::string_view kMask = "which tokens are trained on, for which there must be input_ids";
 constexpr std::string_view kUnclearMask =
     "what is not trained on, in a sense that differs from program to program";
@@ -43,6 +44,9 @@ constexpr KnownField kFields[] = {
     {"thoughts", Meaning::kThoughts, kThoughts},
     {"thought", Meaning::kThoughts, kThoughts},
     {"chain_of_thought", Meaning::kThoughts, kThoughts},
+    {"rationale", Meaning::kThoughts, kThoughts},
+    {"reasoning_trace", Meaning::kThoughts, kThoughts},
+    {"scratchpad", Meaning::kThoughts, kThoughts},
     {"cot", Meaning::kThoughts, kThoughts},
     {"complex_cot", Meaning::kThoughts, kThoughts},
     {"weight", Meaning::kFlag, kFlag},
@@ -88,6 +92,38 @@ constexpr KnownField kFields[] = {
     {"conversation", Meaning::kPrompt, "a conversation"},
     {"dialog", Meaning::kPrompt, "a conversation"},
     {"dialogue", Meaning::kPrompt, "a conversation"},
+    {"text", Meaning::kUnclearPart, kPart},
+    {"document", Meaning::kUnclearPart, kPart},
+    {"article", Meaning::kUnclearPart, kPart},
+    {"paragraph", Meaning::kUnclearPart, kPart},
+    {"evidence", Meaning::kUnclearPart, kPart},
+    {"facts", Meaning::kUnclearPart, kPart},
+    {"contexts", Meaning::kUnclearPart, kPart},
+    {"choices", Meaning::kUnclearPart, kPart},
+    {"options", Meaning::kUnclearPart, kPart},
+    {"hint", Meaning::kUnclearPart, kPart},
+    {"hints", Meaning::kUnclearPart, kPart},
+    {"premise", Meaning::kUnclearPart, kPart},
+    {"hypothesis", Meaning::kUnclearPart, kPart},
+    {"instructions", Meaning::kUnclearPart, kPart},
+    {"inputs", Meaning::kUnclearPart, kPart},
+    {"input_text", Meaning::kUnclearPart, kPart},
+    {"user_prompt", Meaning::kUnclearPart, kPart},
+    {"user_message", Meaning::kUnclearPart, kPart},
+    {"user_input", Meaning::kUnclearPart, kPart},
+    {"chat_history", Meaning::kUnclearPart, kPart},
+    {"summary", Meaning::kUnclearPart, kPart},
+    {"target", Meaning::kUnclearPart, kPart},
+    {"target_text", Meaning::kUnclearPart, kPart},
+    {"outputs", Meaning::kUnclearPart, kPart},
+    {"output_text", Meaning::kUnclearPart, kPart},
+    {"responses", Meaning::kUnclearPart, kPart},
+    {"answers", Meaning::kUnclearPart, kPart},
+    {"completions", Meaning::kUnclearPart, kPart},
+    {"final_answer", Meaning::kUnclearPart, kPart},
+    {"reply", Meaning::kUnclearPart, kPart},
+    {"model_response", Meaning::kUnclearPart, kPart},
+    {"assistant_response", Meaning::kUnclearPart, kPart},
     {"chosen", Meaning::kOther, kPair},
     {"rejected", Meaning::kOther, kPair},
     {"image", Meaning::kOther, kMedia},
@@ -142,7 +178,7 @@ std::string_view NameOfPart(std::string_view name) {
     const Meaning meaning = field.meaning;
     const bool is_part = meaning == Meaning::kPrompt || meaning == Meaning::kAnswer ||
                          meaning == Meaning::kSystem || meaning == Meaning::kTools ||
-                         meaning == Meaning::kThoughts;
+                         meaning == Meaning::kThoughts || meaning == Meaning::kUnclearPart;
     if (is_part && Squeezed(field.name) == letters) return field.name;
   }
   return {};

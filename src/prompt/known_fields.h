@@ -27,6 +27,7 @@ enum class FieldMeaning {
   kMask,         // which of the tokens of a record are trained on
   kPartMask,     // which parts of an answer are trained on
   kUnclearMask,  // whether an answer is trained on, in a sense that the name does not tell
+  kUnclearPart,  // a part of the conversation, of which the name does not tell the place
   kOther,        // used by one format at most
 };
 

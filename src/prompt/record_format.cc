@@ -38,6 +38,7 @@ constexpr std::string_view kCompletionNames[] = {"completion", "response", "answ
 constexpr std::string_view kInstructionNames[] = {"instruction"};
 constexpr std::string_view kInputNames[] = {"input", "context"};
 constexpr std::string_view kOutputNames[] = {"output", "response", "answer", "completion"};
+constexpr std::string_view kConversationNames[] = {"conversations", "conversation"};
 
 bool Has(const OrderedJson& record, std::string_view key) {
   return HasField(record, std::string(key).c_str());
@@ -60,6 +61,43 @@ std::optional<FieldName> OnlyName(const OrderedJson& record, Names names) {
     if (found) return found;
   }
   return std::nullopt;
+}
+
+// The names of each field of a format that has several.
+std::span<const Names> NamesOfFields(RecordFormat format) {
+  static constexpr Names kOfCompletion[] = {kPromptNames, kCompletionNames};
+  static constexpr Names kOfInstruction[] = {kInstructionNames, kInputNames, kOutputNames};
+  static constexpr Names kOfShareGpt[] = {kConversationNames};
+  if (format == RecordFormat::kPromptCompletion) return kOfCompletion;
+  if (format == RecordFormat::kInstruction) return kOfInstruction;
+  if (format == RecordFormat::kShareGpt) return kOfShareGpt;
+  return {};
+}
+
+// Returns the format of a record that has its fields, though perhaps others say what those do not.
+DetectedFormat FormatOfOwnNames(const OrderedJson& record, RecordFormat format) {
+  DetectedFormat detected{format, {}};
+  bool has_others = false;
+  for (const Names names : NamesOfFields(format)) {
+    const FieldName own = {names.front(), names.front()};
+    detected.names.push_back(OnlyName(record, names).value_or(own));
+    has_others = has_others || detected.names.back().theirs != own.theirs;
+  }
+  if (!has_others) detected.names.clear();
+  return detected;
+}
+
+// Returns how the fields of this record are read, in a file of the format.
+std::vector<FieldName> NamesInRecord(const OrderedJson& record, const DetectedFormat& detected) {
+  std::vector<FieldName> names = detected.names;
+  for (const Names known : NamesOfFields(detected.format)) {
+    auto name = std::ranges::find(names, known.front(), &FieldName::ours);
+    if (name == names.end()) name = names.insert(name, {known.front(), known.front()});
+    if (Says(record, name->ours) || Says(record, name->theirs)) continue;
+    const auto other = OnlyName(record, known);
+    if (other && Says(record, other->theirs)) *name = *other;
+  }
+  return names;
 }
 
 // Returns the names that fit the record, of one format or of any (kAuto).
@@ -170,8 +208,12 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   if (Says(record, "conversation") && AsTurns(record["conversation"]).is_array()) {
     return DetectedFormat{RecordFormat::kShareGpt, {{"conversations", "conversation"}}};
   }
-  if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
-  if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
+  if (has("prompt") && has("completion")) {
+    return FormatOfOwnNames(record, RecordFormat::kPromptCompletion);
+  }
+  if (has("instruction") && has("output")) {
+    return FormatOfOwnNames(record, RecordFormat::kInstruction);
+  }
   if (has("text")) return found(RecordFormat::kText);
   // Such records often have "prompt" next to chosen and rejected. Other names would find a pair
   // among them that no one meant.
@@ -252,8 +294,8 @@ OrderedJson AsTurns(const OrderedJson& value) {
   return value;
 }
 
-OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
-  for (const FieldName& name : names) {
+OrderedJson WithNamesOfFormat(OrderedJson record, const DetectedFormat& detected) {
+  for (const FieldName& name : NamesInRecord(record, detected)) {
     // A null is renamed too, so that it is reported as null and not as missing.
     if (name.ours == name.theirs || !record.contains(name.theirs) || Says(record, name.ours)) {
       continue;

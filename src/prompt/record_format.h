@@ -57,8 +57,9 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 OrderedJson AsTurns(const OrderedJson& value);
 
 // Returns the record with the names of the format, and lists of messages that are written as a text
-// with JSON as lists.
-OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
+// with JSON as lists. Where the field of the file's name says nothing in this record, and one other
+// name of it does, that one is read.
+OrderedJson WithNamesOfFormat(OrderedJson record, const DetectedFormat& detected);
 // Returns "prompt: question, completion: answer": how each field is read.
 std::string DescribeFieldNames(const std::vector<FieldName>& names);
 

@@ -93,12 +93,12 @@ void TurnReader::Rename(const OrderedJson& turn) {
   by_from_ = by_from;
 }
 
-// Roles in capitals are those in lower case where one is known.
+// Roles in capitals, and with blanks around them, are those in lower case where one is known.
 void TurnReader::TakeRole() {
   const OrderedJson& role = message_["role"];
   if (SaysNothing(role)) ThrowInvalidInput("{}: '{}' is missing", where_, role_key_);
   role_ = TextOfValue(role, where_, role_key_);
-  const std::string lower = LowerCase(role_);
+  const std::string lower = LowerCase(Trim(role_));
   const std::string_view known = RoleOfTemplates(lower);
   const bool is_known = known != lower || known == "user" || known == "assistant" ||
                         known == "system" || known == "tool" || known == kCallRole;

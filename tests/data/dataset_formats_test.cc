@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "data/dataset_fixture.h"
 
 namespace qlora {
@@ -141,6 +142,48 @@ TEST_F(DatasetFormatsTest, RecordsOfDollyAreAlpacas) {
     EXPECT_EQ(dolly.report().files[0].fields,
               "instruction, input: context, output: response; not read: category");
   }
+}
+
+// In each record, whatever the names of the first one are.
+TEST_F(DatasetFormatsTest, ANameThatSaysNothingGivesWayToAnother) {
+  const auto expect_same = [&](const std::string& plain, const std::string& other) {
+    SCOPED_TRACE(other);
+    const Dataset expected = Open("plain.jsonl", plain);
+    const Dataset found = Open("other.jsonl", other);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::int64_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(found.Get(i).ids, expected.Get(i).ids);
+      EXPECT_EQ(found.Get(i).labels, expected.Get(i).labels);
+    }
+  };
+  const std::string alpaca = R"({"instruction": "Add.", "input": "1", "output": "2"})";
+  const std::string pair = R"({"prompt": "Why?", "completion": "Because"})";
+  for (const char* nothing : {"null", R"("")", "[]"}) {
+    const auto with = [nothing](std::string record) { return ReplaceAll(record, "NO", nothing); };
+    const std::string context =
+        with(R"({"instruction": "Add.", "input": NO, "context": "1", "output": "2"})");
+    const std::string input =
+        with(R"({"instruction": "Add.", "input": "1", "context": NO, "output": "2"})");
+    const std::string response =
+        with(R"({"instruction": "Add.", "input": "1", "output": NO, "response": "2"})");
+    expect_same(alpaca + "\n" + alpaca + "\n" + alpaca, context + "\n" + input + "\n" + response);
+    expect_same(alpaca + "\n" + alpaca, input + "\n" + context);
+    const std::string question =
+        with(R"({"prompt": NO, "question": "Why?", "completion": "Because"})");
+    const std::string answer = with(R"({"prompt": "Why?", "completion": NO, "answer": "Because"})");
+    expect_same(pair + "\n" + pair + "\n" + pair, question + "\n" + pair + "\n" + answer);
+    expect_same(pair + "\n" + pair, pair + "\n" + question);
+  }
+  // The report names what the first record shows.
+  EXPECT_EQ(
+      Open("d.jsonl", R"({"instruction": "Add.", "input": "", "context": "1", "output": "2"})")
+          .report()
+          .files[0]
+          .fields,
+      "instruction, input: context, output");
+  Refuse(R"({"prompt": "", "question": "a", "query": "b", "completion": "c"})", "field 'question'");
+  Refuse(pair + "\n" + R"({"prompt": "", "question": "a", "query": "b", "completion": "c"})",
+         "d.jsonl:2: field 'question' reads like a part of the conversation");
 }
 
 TEST_F(DatasetFormatsTest, NamesThatDoNotTellAreRefused) {

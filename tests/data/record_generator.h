@@ -114,7 +114,7 @@ class RecordGenerator {
       OrderedJson part = {{"type", "text"}, {"text", Text(path, learnt)}};
       if (Chance(2)) part["image_url"] = nullptr;
       if (Chance(6)) part["type"] = nullptr;
-      return OrderedJson::array({part});
+      return Chance(4) ? part : OrderedJson::array({part});
     }
     if (Chance(30)) return Below(100'000);
     if (Chance(12)) return Of<OrderedJson>({"4", "yes", "a", "Ok.", "No", true});
@@ -315,8 +315,10 @@ class RecordGenerator {
     made_.record["instruction"] = Text("instruction");
     const std::string input = Of<std::string>({"input", "context"});
     if (!Chance(3)) made_.record[input] = Chance(3) ? Nothing() : OrderedJson(Text(input));
+    if (Chance(6)) made_.record[input == "input" ? "context" : "input"] = Nothing();
     const std::string output = Of<std::string>({"output", "response"});
     made_.record[output] = Text(output, true);
+    if (Chance(6)) made_.record[output == "output" ? "response" : "output"] = Nothing();
     AddHistory();
   }
 
@@ -327,7 +329,7 @@ class RecordGenerator {
     made_.record[answer] = Text(answer, true);
     if (question != "prompt" && Chance(6)) made_.record["prompt"] = "";
     if (Chance(4)) {
-      const std::string name = Of<std::string>({"reasoning", "thought", "cot"});
+      const std::string name = Of<std::string>({"reasoning", "thought", "cot", "rationale"});
       made_.record[name] = Text(name, true);
     }
     AddHistory();
@@ -340,6 +342,7 @@ class RecordGenerator {
     } else {
       const OrderedJson pair = OrderedJson::array({Text("history"), Text("history", true)});
       made_.record["history"] = OrderedJson::array({pair});
+      if (Chance(3)) made_.record["history"] = made_.record["history"].dump();
     }
   }
 
@@ -367,8 +370,8 @@ class RecordGenerator {
     if (Chance(4)) made_.record["source"] = Word("source");
     if (Chance(6)) made_.record["score"] = nullptr;
     if (Chance(20)) {
-      const std::string name =
-          Of<std::string>({"context", "history", "System", "systemPrompt", "response", "query"});
+      const std::string name = Of<std::string>({"context", "history", "System", "systemPrompt",
+                                                "response", "query", "text", "summary", "choices"});
       // A response is the answer of messages that have none.
       if (!made_.record.contains(name)) made_.record[name] = Text(name, name == "response");
     }

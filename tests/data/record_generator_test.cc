@@ -122,7 +122,7 @@ class RecordGeneratorTest : public testing::Test {
     try {
       const auto detected = DetectRecordFormat(written, false);
       if (!detected) ThrowUnknownFormat(written);
-      const OrderedJson record = WithNamesOfFormat(written, detected->names);
+      const OrderedJson record = WithNamesOfFormat(written, *detected);
       const bool is_conversation = record.contains("prompt") && record["prompt"].is_array();
       DataOptions options;
       options.max_length = 1 << 20;  // nothing is cut

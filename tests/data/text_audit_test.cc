@@ -67,16 +67,16 @@ TEST_F(TextAuditTest, AConversationThatNobodyAnswersIsNamed) {
       ElementsAre(StartsWith("conversations that end with a message that nobody"));
   const std::string begin = R"({"messages": [{"role": "user", "content": "a"}, )"
                             R"({"role": "assistant", "content": "b"})";
-  const std::string end = R"(, {"role": "user", "content": "c"}], "target": "d"})";
+  const std::string end = R"(, {"role": "user", "content": "c"}], "gold": "d"})";
   EXPECT_THAT(Found(reasoning_, begin + "]}"), IsEmpty());
   EXPECT_THAT(Found(reasoning_, begin + end), unanswered);
   // Nothing is trained: the error says the same, and which field is not read.
   try {
-    Found(reasoning_, R"({"messages": [{"role": "user", "content": "c"}], "target": "d"})");
+    Found(reasoning_, R"({"messages": [{"role": "user", "content": "c"}], "gold": "d"})");
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("conversations that end with a message that nobody"));
-    EXPECT_THAT(error.what(), EndsWith("; the field 'target' is not read"));
+    EXPECT_THAT(error.what(), EndsWith("; the field 'gold' is not read"));
   }
 }
 
@@ -289,12 +289,24 @@ TEST_F(TextAuditTest, ACallBehindAThoughtIsTakenApart) {
               testing::Contains(StartsWith("conversations[].value: thoughts")));
 }
 
+TEST_F(TextAuditTest, TextsThatAreWrittenInAnotherFormAreFound) {
+  const std::string pair = R"({"prompt": "How many masts?", "completion": "Three masts.", )";
+  const std::string turns = R"([[\"How many ropes?\", \"Ninety ropes.\"]])";
+  const ChatTemplate chat(kShows, tokenizer_);
+  EXPECT_THAT(Found(chat, pair + R"("history": ")" + turns + R"("})"), IsEmpty());
+  EXPECT_THAT(
+      Found(chat, R"({"messages": [{"role": " User", "content": {"text": "How many ropes?"}}, )"
+                  R"({"role": "ASSISTANT ", "content": {"type": "text", "text": "Ninety."}}]})"),
+      IsEmpty());
+}
+
 TEST_F(TextAuditTest, APartOfTheConversationIsUsedOrRefused) {
   const ChatTemplate chat(kShows, tokenizer_);
   const auto open = [&](const std::string& record) {
     return Dataset::Open(folder_.With("d.jsonl", record), tokenizer_, &chat).report();
   };
-  for (const char* field : {"context", "history", "System", "answer", "instruction", "tools"}) {
+  for (const char* field : {"context", "history", "System", "answer", "instruction", "tools",
+                            "rationale", "summary", "choices", "target", "inputText"}) {
     ExpectRefused(
         [&] {
           open(R"({"text": "a story of ropes", ")" + std::string(field) + R"(": "of masts"})");
@@ -306,6 +318,18 @@ TEST_F(TextAuditTest, APartOfTheConversationIsUsedOrRefused) {
                                            {"role": "assistant", "content": "Ninety ropes."}]})";
   EXPECT_EQ(open(R"({"prompt": "How many ropes?", )" + talk).files[0].fields, "not read: prompt");
   ExpectRefused([&] { open(R"({"prompt": "How many masts?", )" + talk); }, "field 'prompt'");
+  ExpectRefused([&] { open(R"({"text": "How many ropes?", "input": "Ninety masts.", )" + talk); },
+                "field 'input'");
+  // Nor does a text that holds all that is used, as other programs lay it out.
+  const std::string laid_out = R"({"text": "Q: How many ropes?\nA: Ninety ropes.", )";
+  EXPECT_EQ(open(laid_out + talk).files[0].fields, "not read: text");
+  EXPECT_EQ(open(laid_out + R"("system": "", )" + talk).files[0].fields, "not read: text");
+  EXPECT_EQ(open(laid_out + R"("question": "How many ropes?", "completion": "Ninety ropes."})")
+                .files[0]
+                .format,
+            "text");
+  ExpectRefused([&] { open(R"({"text": "Q: How many ropes?", "system": "Count.", )" + talk); },
+                "field 'text'");
   DataOptions options = folder_.With("d.jsonl", R"({"prompt": "How many masts?", )" + talk);
   options.ignore_fields = {"prompt"};
   EXPECT_EQ(Dataset::Open(options, tokenizer_, &chat).size(), 1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The comparisons with real peers: llama.cpp, Hugging Face tokenizers and Jinja engines.
+# The comparisons with real peers: llama.cpp, Hugging Face tokenizers, Jinja engines, readers of Parquet.
 #   tests/interop/run.sh PROGRAM
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -74,6 +74,7 @@ run tests/interop/tokenizer_diff.mjs --qlora "$qlora" --strings 1000 "$scratch"/
 run tests/interop/prompt_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
 run tests/interop/gguf_tokens.mjs --qlora "$qlora"
+run tests/interop/parquet_diff.mjs --qlora "$qlora"
 run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/data_tests"
 run tests/interop/tokenizer_bench.mjs --bench "$(dirname "$qlora")/qlora-bench"
 /usr/bin/python3 tests/docs/run_documents.py docs/performance.md --bin "$(dirname "$qlora")"

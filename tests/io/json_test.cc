@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/printable.h"
+#include "base/text.h"
 #include "io/test_util.h"
 #include "qlora/error.h"
 
@@ -98,6 +101,22 @@ TEST(Json, ManyKeysAreCheckedForDuplicates) {
 TEST(Json, WritesTextThatIsNotUtf8) {
   EXPECT_EQ(FormatJson(Json("a\xFF")), "\"a\uFFFD\"");
   EXPECT_EQ(FormatJson(Json{{"a", 1}}, 2), "{\n  \"a\": 1\n}");
+}
+
+// Wherever they stand in a value, which otherwise reads as always.
+TEST(Json, WritesNumbersBeyond64BitsAsTheyAre) {
+  const std::string digits = "-123456789012345678901234567890";
+  for (const std::string& text :
+       {digits, "[" + digits + "]",
+        R"({"a":{"b":[1,2.5,null,)" + digits + R"(],"c":{},"d":"\u0001\"é"}})",
+        R"([[],[{"id":)" + digits + R"(},true]])"}) {
+    OrderedJson value;
+    ASSERT_FALSE(TryParseJson(text, value)) << text;
+    EXPECT_EQ(FormatJson(value), text);
+    std::string indented = FormatJson(value, 2);
+    const OrderedJson plain = OrderedJson::parse(ReplaceAll(text, digits, "7"));
+    EXPECT_EQ(ReplaceAll(indented, digits, "7"), FormatJson(plain, 2));
+  }
 }
 
 TEST(Json, ReprIsPythons) {

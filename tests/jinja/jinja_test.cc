@@ -25,7 +25,7 @@ TEST(JinjaTest, RendersAsJinja2) {
     SCOPED_TRACE(text);
     EXPECT_EQ(RenderText(text, variables).text, rendering.at("text"));
   }
-  EXPECT_EQ(count, 75);
+  EXPECT_EQ(count, 87);
 }
 
 TEST(JinjaTest, BlanksBeforeABlockLeaveTheFirstLineToo) {
@@ -65,6 +65,8 @@ TEST(JinjaTest, ErrorsNameLineAndColumn) {
   Refuse("é{% frobnicate %}", "chat_template:1:5: ");
   Refuse("\n\n  {{ raise_exception('stop here') }}",
          "chat_template:3:21: the template refuses: stop here");
+  Refuse("{% for t in n %}{% endfor %}", "'n' is None and cannot be iterated over",
+         Json::parse(R"({"n": null})"));
   Refuse("{{ 1 // 0 }}", "chat_template:1:6: division by zero");
   Refuse("{{ 9223372036854775807 + 1 }}", "chat_template:1:24: the result does not fit in 64 bits");
   Refuse("{% if x %}", "chat_template:1:");
@@ -83,18 +85,32 @@ TEST(JinjaTest, ErrorsNameConstructsThatAreNotSupported) {
     Refuse(fmt::format("a\nb {{% {} x %}}", tag),
            fmt::format("chat_template:2:6: tag '{}' is not supported", tag));
   }
-  for (const char* filter : {"groupby", "batch", "slice", "xmlattr", "wordwrap"}) {
+  for (const char* filter :
+       {"groupby", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"}) {
     Refuse(fmt::format("a\nb {{{{ l | {} }}}}", filter),
-           fmt::format("chat_template:2:10: filter '{}' is not supported", filter), variables);
+           fmt::format("chat_template:2:10: filter '{}' is not supported; write a template without",
+                       filter),
+           variables);
   }
-  for (const char* method : {"zfill", "casefold", "center", "ljust", "translate"}) {
+  for (const char* method : {"casefold", "encode", "expandtabs", "swapcase", "translate"}) {
     Refuse(fmt::format("{{{{ s.{}(1) }}}}", method),
            fmt::format("chat_template:1:5: method '{}' of str is not supported", method),
            variables);
   }
   Refuse("{{ l.append(2) }}", "method 'append' of list is not supported", variables);
   Refuse("{{ d.update({}) }}", "method 'update' of dict is not supported", variables);
-  Refuse("{{ 1 is filter }}", "test 'filter' is not supported");
+  Refuse("{{ l | from_json }}", "filter 'from_json' is not supported, nor known to Jinja2",
+         variables);
+  Refuse("{{ s is odder }}", "test 'odder' is not supported, nor known to Jinja2", variables);
+  Refuse("{{ cycler(1, 2) }}",
+         "function 'cycler' is not supported; write a template without it, "
+         "perhaps with loop.cycle");
+  Refuse("{{ lipsum() }}", "function 'lipsum' is not supported");
+  Refuse("{{ l | truncate }}", "truncate: expected", variables);
+  Refuse("{{ s | truncate(2) }}", "truncate: expected a length of 3 or more", variables);
+  Refuse("{{ s.center(9, 'ab') }}", "center: expected one character to fill with", variables);
+  Refuse("{{ l | slice(0) }}", "slice: 0 slices", variables);
+  Refuse("{% for i in l %}{{ loop | attr('index') }}{% endfor %}", "attr: 'loop'", variables);
   Refuse("{{ '%c' % 65 }}", "chat_template:1:9: '%c' is not supported");
   Refuse("{{ '%5' % 1 }}", "'%': the format ends within a conversion");
   Refuse("{{ '%1001d' % 1 }}", "'%': a width in the format is too large (limit 1000)");

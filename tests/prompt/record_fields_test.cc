@@ -102,6 +102,15 @@ TEST_F(RecordFieldsTest, AllFormatsReadSystemToolsAndVariables) {
   EXPECT_EQ(ChatTemplate(kChat, tokenizer_).Prompt(one), "u:u;A:()");
 }
 
+TEST_F(RecordFieldsTest, RolesAreReadWithBlanksAndInCapitals) {
+  EXPECT_EQ(ShowOf(R"({"messages": [{"role": " User", "content": "u"}, )"
+                   R"({"role": "ASSISTANT\n", "content": "x"}]})"),
+            "u:u;A:[x$]");
+  EXPECT_EQ(ShowOf(R"({"conversations": [{"from": "Human ", "value": "u"}, )"
+                   R"({"from": " gpt", "value": "x"}]})"),
+            "u:u;A:[x$]");
+}
+
 TEST_F(RecordFieldsTest, ASystemTextThatTheMessagesRepeatIsShownOnce) {
   const std::string turns = R"([{"role": "system", "content": "s"}, )"
                             R"({"role": "user", "content": "u"}, )";

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
 #include "io/json.h"
+#include "prompt/content_parts.h"
 #include "prompt/known_fields.h"
 #include "prompt/missing_values.h"
 #include "prompt/turn_reader.h"
@@ -55,6 +57,11 @@ class Collector {
     if (IsKnownAs(name, FieldMeaning::kTools)) return CollectTools(name);
     if (IsKnownAs(name, FieldMeaning::kSystem)) {
       return AddTexts(value, NewSite(name, TextKind::kSystem, MessageOf(name, 0, "")));
+    }
+    if (OrderedJson list; has_turns && value.is_string() && !layout_.Answers(name) &&
+                          !TryParseJson(value.get_ref<const std::string&>(), list) &&
+                          list.is_array()) {
+      return CollectTurns(name, out_.parsed.emplace_back(std::move(list)));
     }
     if (has_turns && value.is_array()) return CollectTurns(name, value);
     if (has_turns && value.is_object()) return CollectTurn(name, 0, value);
@@ -142,7 +149,7 @@ class Collector {
     }
     if (key == "content" || key == "value") {
       const OrderedJson role = turn.value("role", turn.value("from", OrderedJson()));
-      const std::string name = role.is_string() ? LowerCase(role.get<std::string>()) : "";
+      const std::string name = role.is_string() ? LowerCase(Trim(role.get<std::string>())) : "";
       if (RoleOfTemplates(name) == kCallRole) return CollectCalls(path, value, message);
       return CollectContent(path, value, message);
     }
@@ -152,8 +159,12 @@ class Collector {
 
   void CollectContent(const std::string& path, const OrderedJson& content, std::size_t message) {
     const TextSite* site = NewSite(path, TextKind::kContent, message);
-    if (!content.is_array()) return AddTexts(content, site);
-    for (const OrderedJson& part : content) {
+    const bool is_part = content.is_object() && !IsData(content);
+    if (!content.is_array() && !is_part) return AddTexts(content, site);
+    const std::span<const OrderedJson> parts =
+        is_part ? std::span(&content, 1)
+                : std::span(content.get_ref<const OrderedJson::array_t&>());
+    for (const OrderedJson& part : parts) {
       const bool has_type = part.is_object() && part.contains("type") && part["type"].is_string();
       if (!has_type && !(part.is_object() && part.contains("text"))) {
         AddTexts(part, site);

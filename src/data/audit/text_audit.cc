@@ -423,6 +423,16 @@ bool HasAllTexts(TextSearch& search, const OrderedJson& value) {
   return search.HasAnywhere(TextOrJson(value));
 }
 
+// True for a text that has all texts of the fields that are used.
+bool ShowsAll(const OrderedJson& value, const OrderedJson& record,
+              std::span<const std::string> used) {
+  if (!value.is_string() || used.empty()) return false;
+  TextSearch search(value.get_ref<const std::string&>(), {});
+  return std::ranges::all_of(used, [&](const std::string& name) {
+    return !record.contains(name) || HasAllTexts(search, record[name]);
+  });
+}
+
 }  // namespace
 
 std::vector<TextFinding> AuditTexts(const OrderedJson& record, RenderedConversation& chat,
@@ -437,7 +447,7 @@ std::string FindUnusedPart(const OrderedJson& record, std::span<const std::strin
     if (SaysNothing(value) || !IsPartOfConversation(name)) continue;
     if (std::ranges::count(used, name) > 0) continue;
     if (!search) search.emplace(text, std::span<const TextPlace>());
-    if (!HasAllTexts(*search, value)) return name;
+    if (!HasAllTexts(*search, value) && !ShowsAll(value, record, used)) return name;
   }
   return {};
 }

@@ -38,7 +38,7 @@ std::vector<TextFinding> AuditTexts(const OrderedJson& record, RenderedConversat
 
 // Returns a field of the record that no layout reads and that reads like a part of the conversation
 // (known_fields.h), of which `text` does not have all texts; "" when there is none. used: the
-// fields that are read.
+// fields that are read. A text that has all of those is none: another program has laid them out.
 std::string FindUnusedPart(const OrderedJson& record, std::span<const std::string> used,
                            std::string_view text);
 

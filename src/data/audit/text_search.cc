@@ -175,6 +175,7 @@ bool TextSearch::HasWithin(std::string_view part, std::size_t turn) const {
 
 bool TextSearch::HasAnywhere(std::string_view part) {
   part = Trim(part);
+  if (part.empty()) return true;
   for (std::size_t at = text_.find(part); at != text_.npos; at = text_.find(part, at + 1)) {
     if (part.size() >= kShort || IsWord(text_, at, at + part.size())) return true;
   }

@@ -49,12 +49,19 @@ Value Invoke(Runtime& runtime, const Function& function, const Value& self, Argu
   return function.run(call);
 }
 
+const Function* FindFilter(std::string_view name) {
+  for (const auto& filters : {TextFilters(), ListFilters(), LayoutFilters()}) {
+    if (const Function* filter = FindFunction(filters, name)) return filter;
+  }
+  return nullptr;
+}
+
 // Looked up when it is reached, not when it is parsed: a template may name a filter that it does
 // not need for this conversation.
 Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& self, Arguments arguments) {
-  const Function* filter = FindFunction(TextFilters(), name);
-  if (filter == nullptr) filter = FindFunction(ListFilters(), name);
-  if (filter == nullptr) Fail("filter '{}' is not supported", name);
+  const Function* filter = FindFilter(name);
+  if (filter == nullptr)
+    Fail("filter '{}' is not supported, nor known to Jinja2; write a template without it", name);
   return Invoke(runtime, *filter, self, std::move(arguments));
 }
 

@@ -50,6 +50,7 @@ struct Call {
 
 std::span<const Function> TextFilters();      // text_filters.cc
 std::span<const Function> ListFilters();      // list_filters.cc
+std::span<const Function> LayoutFilters();    // layout_filters.cc
 std::span<const Function> GlobalFunctions();  // global_functions.cc
 
 // null: a value of this type has no method of this name (methods.cc).
@@ -57,11 +58,14 @@ const Function* FindMethod(const Value& object, std::string_view name);
 const Function* FindFunction(std::span<const Function> functions, std::string_view name);
 
 Value Invoke(Runtime& runtime, const Function& function, const Value& self, Arguments arguments);
+// null: there is no filter of this name, not even one that is refused.
+const Function* FindFilter(std::string_view name);
 // self | name(arguments). Errors: Failure, also for an unknown filter.
 Value ApplyFilter(Runtime& runtime, std::string_view name, const Value& self, Arguments arguments);
 
 // Functions of texts that are methods and filters at once.
 Value Capitalize(Call& call);
+Value Center(Call& call);
 Value Lower(Call& call);
 Value Upper(Call& call);
 Value Replace(Call& call);

@@ -53,6 +53,29 @@ Value MakeDict(Call& call) {
 //   {% set ns = namespace(found=false) %}{% for ... %}{% set ns.found = true %}{% endfor %}
 Value MakeNamespace(Call& call) { return call.runtime.New(Namespace{*AsDict(MakeDict(call))}); }
 
+// joiner(separator): a function that gives nothing the first time, then the separator. What it is
+// to give is a list that loses its first element.
+Value JoinNext(Call& call) {
+  call.Take({});
+  std::vector<Value>& texts = AsList(call.self)->items;
+  Value text = texts.front();
+  if (texts.size() > 1) texts.erase(texts.begin());
+  return text;
+}
+constexpr Function kJoinNext = {"joiner", JoinNext};
+
+Value MakeJoiner(Call& call) {
+  const BoundArguments args = call.Take({"sep"});
+  Value separator = args.Or(0, call.runtime.NewText(", "));
+  List* texts = call.runtime.NewList({call.runtime.NewText(""), std::move(separator)});
+  return call.runtime.New(Callable{BoundFunction{&kJoinNext, texts}});
+}
+
+Value Unsupported(Call& call) {
+  Fail("function '{}' is not supported; write a template without it{}", call.name,
+       call.name == "cycler" ? ", perhaps with loop.cycle" : "");
+}
+
 // Lets a template refuse a conversation.
 Value RaiseException(Call& call) {
   const BoundArguments args = call.Take({"message"}, 1);
@@ -82,8 +105,9 @@ Value FormatNow(Call& call) {
 }
 
 constexpr Function kGlobalFunctions[] = {
-    {"dict", MakeDict}, {"namespace", MakeNamespace}, {"raise_exception", RaiseException},
-    {"range", Range},   {"strftime_now", FormatNow},
+    {"cycler", Unsupported}, {"dict", MakeDict},           {"joiner", MakeJoiner},
+    {"lipsum", Unsupported}, {"namespace", MakeNamespace}, {"raise_exception", RaiseException},
+    {"range", Range},        {"strftime_now", FormatNow},
 };
 
 }  // namespace

@@ -1,4 +1,8 @@
 // The tests of a template: `value is name`, also as the argument of select and reject.
+#include <algorithm>
+
+#include "base/text.h"
+#include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"
@@ -69,6 +73,7 @@ constexpr Property kProperties[] = {
     {"boolean", Is<bool>},
     {"callable", [](const Value& v) { return Is<Callable*>(v) || IsUndefined(v); }},
     {"defined", [](const Value& v) { return !IsUndefined(v); }},
+    {"escaped", IsMarkup},
     {"even", [](const Value& v) { return NeedInteger(v, "even") % 2 == 0; }},
     {"false", IsBool<false>},
     {"float", Is<double>},
@@ -83,6 +88,16 @@ constexpr Property kProperties[] = {
     {"true", IsBool<true>},
     {"undefined", Is<Undefined>},
 };
+
+// Tests that the tables do not have.
+constexpr std::string_view kOtherTests = "divisibleby filter lower sameas test upper";
+
+bool IsTestName(std::string_view name) {
+  const auto has = [name](const auto& table) {
+    return std::ranges::any_of(table, [name](const auto& one) { return one.name == name; });
+  };
+  return has(kProperties) || has(kComparisons) || HasWord(kOtherTests, name);
+}
 
 }  // namespace
 
@@ -108,12 +123,17 @@ bool ApplyTest(Runtime& runtime, std::string_view name, const Value& value,
     check_count(0);
     return HasCase(Str(runtime, value), name == "lower" ? kLower : kUpperOrTitle);
   }
+  if (name == "filter" || name == "test") {
+    check_count(0);
+    const std::string* text = AsText(value);
+    return text != nullptr && (name == "test" ? IsTestName(*text) : FindFilter(*text) != nullptr);
+  }
   if (name == "divisibleby" || name == "sameas") {
     check_count(1);
     const auto test = name == "sameas" ? IsSame : IsDivisible;
     return test(runtime, value, arguments.positional.front());
   }
-  Fail("test '{}' is not supported", name);
+  Fail("test '{}' is not supported, nor known to Jinja2; write a template without it", name);
 }
 
 }  // namespace qlora::jinja

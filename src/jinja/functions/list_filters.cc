@@ -197,6 +197,59 @@ Value Reverse(Call& call) {
   return Generator(call, std::move(items));
 }
 
+// Lists of `count` elements each; fill_with takes the places that are left in the last one.
+Value Batch(Call& call) {
+  const BoundArguments args = call.Take({"linecount", "fill_with"}, 1);
+  const std::int64_t count = args.IntegerOr(0, 1);
+  std::vector<Value> batches;
+  std::vector<Value> batch;
+  // Python compares the length with the count when an element comes.
+  for (Value& item : Elements(call.runtime, call.self)) {
+    if (std::ssize(batch) == count)
+      batches.push_back(call.runtime.NewList(std::exchange(batch, {})));
+    batch.push_back(std::move(item));
+  }
+  if (!batch.empty() && args.IsGiven(1) && std::ssize(batch) < count) {
+    call.runtime.Charge(static_cast<std::size_t>(count), sizeof(Value));
+    batch.resize(count, args[1]);
+  }
+  if (!batch.empty()) batches.push_back(call.runtime.NewList(std::move(batch)));
+  return Generator(call, std::move(batches));
+}
+
+// So many lists; the first ones have one element more where the number does not divide. fill_with
+// is added to the others.
+Value SliceInto(Call& call) {
+  const BoundArguments args = call.Take({"slices", "fill_with"}, 1);
+  const std::int64_t slices = args.IntegerOr(0, 1);
+  const std::vector<Value> items = Elements(call.runtime, call.self);
+  if (slices == 0) Fail("slice: 0 slices");
+  call.runtime.Charge(static_cast<std::size_t>(std::max<std::int64_t>(slices, 0)), sizeof(List));
+  const std::int64_t each = std::ssize(items) / slices;
+  const std::int64_t longer = std::ssize(items) % slices;
+  std::vector<Value> lists;
+  auto next = items.begin();
+  for (std::int64_t s = 0; s < slices; ++s) {
+    const auto end = next + each + (s < longer ? 1 : 0);
+    std::vector<Value> slice(next, end);
+    if (args.IsGiven(1) && s >= longer) slice.push_back(args[1]);
+    lists.push_back(call.runtime.NewList(std::move(slice)));
+    next = end;
+  }
+  return Generator(call, std::move(lists));
+}
+
+// Unlike object.name, finds no element of a dict.
+Value AttributeAlone(Call& call) {
+  const BoundArguments args = call.Take({"name"}, 1);
+  const std::string& name = args.NeedTextAt(0);
+  if (std::holds_alternative<Loop*>(call.self)) Fail("attr: 'loop' is not supported");
+  const bool is_element = AsDict(call.self) != nullptr && FindMethod(call.self, name) == nullptr;
+  Value value = is_element ? Value() : Attribute(call.runtime, call.self, name);
+  // The name belongs to this call.
+  return IsUndefined(value) ? Value() : value;
+}
+
 Value ListOf(Call& call) {
   call.Take({});
   return call.runtime.NewList(Elements(call.runtime, call.self));
@@ -256,6 +309,8 @@ Value Select(Call& call) {
 }
 
 constexpr Function kListFilters[] = {
+    {"attr", AttributeAlone},
+    {"batch", Batch},
     {"count", LengthOf},
     {"dictsort", DictSort},
     {"first", FirstOf},
@@ -272,6 +327,7 @@ constexpr Function kListFilters[] = {
     {"reverse", Reverse},
     {"select", Select<false, true>},
     {"selectattr", Select<true, true>},
+    {"slice", SliceInto},
     {"sort", Sort},
     {"sum", Sum},
     {"unique", Unique},

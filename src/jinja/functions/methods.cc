@@ -135,6 +135,44 @@ Value RemoveAffix(Call& call) {
   return call.runtime.NewTextLike(call.self, std::string(text));
 }
 
+// ljust, rjust, center: one character fills the width.
+template <Side kTextAt>
+Value Justify(Call& call) {
+  const BoundArguments args = call.Take({"width", "fillchar"}, 1);
+  const std::int64_t width = args.IntegerOr(0, 0);
+  const std::string fill = args.Has(1) ? args.NeedTextAt(1) : " ";
+  if (CountCharacters(fill) != 1) Fail("{}: expected one character to fill with", call.name);
+  const std::string& text = *AsText(call.self);
+  const std::int64_t missing = std::max(width, CountCharacters(text)) - CountCharacters(text);
+  // As CPython rounds the half of an odd number.
+  const std::int64_t half = missing / 2 + (missing & width & 1);
+  const std::int64_t before = kTextAt == Side::kLeft ? 0 : kTextAt == Side::kRight ? missing : half;
+  call.runtime.Charge(static_cast<std::size_t>(missing), fill.size());
+  std::string out;
+  for (std::int64_t i = 0; i < before; ++i) out += fill;
+  out += text;
+  for (std::int64_t i = before; i < missing; ++i) out += fill;
+  return call.runtime.NewTextLike(call.self, std::move(out));
+}
+
+// Zeros behind the sign.
+Value FillWithZeros(Call& call) {
+  const BoundArguments args = call.Take({"width"}, 1);
+  const std::string& text = *AsText(call.self);
+  const std::int64_t characters = CountCharacters(text);
+  const std::int64_t missing = std::max(args.IntegerOr(0, 0), characters) - characters;
+  call.runtime.Charge(static_cast<std::size_t>(missing));
+  const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  return call.runtime.NewTextLike(
+      call.self, text.substr(0, sign) + std::string(missing, '0') + text.substr(sign));
+}
+
+Value IsAscii(Call& call) {
+  call.Take({});
+  return std::ranges::all_of(*AsText(call.self),
+                             [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
 // isalpha and the like: all characters are of these classes, and there is one.
 template <unsigned kClasses>
 Value AreAll(Call& call) {
@@ -209,6 +247,7 @@ Value Title(Call& call) {
 
 constexpr Function kTextMethods[] = {
     {"capitalize", Capitalize},
+    {"center", Justify<Side::kBoth>},
     {"count", CountText},
     {"endswith", HasAffix<true>},
     {"find", FindText<Side::kLeft, false>},
@@ -216,6 +255,7 @@ constexpr Function kTextMethods[] = {
     {"index", FindText<Side::kLeft, true>},
     {"isalnum", AreAll<kLetter | kNumber>},
     {"isalpha", AreAll<kLetter>},
+    {"isascii", IsAscii},
     {"isdecimal", AreAll<kNumber>},
     {"isdigit", AreAll<kNumber>},
     {"islower", IsCased<kLower>},
@@ -223,6 +263,7 @@ constexpr Function kTextMethods[] = {
     {"isspace", IsSpace},
     {"isupper", IsCased<kUpperOrTitle>},
     {"join", JoinTexts},
+    {"ljust", Justify<Side::kLeft>},
     {"lower", Lower},
     {"lstrip", StripSide<Side::kLeft>},
     {"partition", Partition<Side::kLeft>},
@@ -231,6 +272,7 @@ constexpr Function kTextMethods[] = {
     {"replace", Replace},
     {"rfind", FindText<Side::kRight, false>},
     {"rindex", FindText<Side::kRight, true>},
+    {"rjust", Justify<Side::kRight>},
     {"rpartition", Partition<Side::kRight>},
     {"rsplit", Split<Side::kRight>},
     {"rstrip", StripSide<Side::kRight>},
@@ -240,17 +282,17 @@ constexpr Function kTextMethods[] = {
     {"strip", Strip},
     {"title", Title},
     {"upper", Upper},
+    {"zfill", FillWithZeros},
 };
 
 constexpr Function kMarkupMethods[] = {{"format", MarkupFormat}, {"replace", MarkupReplace}};
 
 // The other methods of Python's str.
 constexpr Function kOtherTextMethods[] = {
-    {"casefold", Unsupported},     {"center", Unsupported},      {"encode", Unsupported},
-    {"expandtabs", Unsupported},   {"format_map", Unsupported},  {"isascii", Unsupported},
-    {"isidentifier", Unsupported}, {"isprintable", Unsupported}, {"istitle", Unsupported},
-    {"ljust", Unsupported},        {"maketrans", Unsupported},   {"rjust", Unsupported},
-    {"swapcase", Unsupported},     {"translate", Unsupported},   {"zfill", Unsupported},
+    {"casefold", Unsupported},   {"encode", Unsupported},       {"expandtabs", Unsupported},
+    {"format_map", Unsupported}, {"isidentifier", Unsupported}, {"isprintable", Unsupported},
+    {"istitle", Unsupported},    {"maketrans", Unsupported},    {"swapcase", Unsupported},
+    {"translate", Unsupported},
 };
 
 // A view with pick(item) for each item of the dict.
@@ -340,6 +382,14 @@ Value MapCharacters(Call& call, Map map) {
 }  // namespace
 
 Value Capitalize(Call& call) { return MapCharacters(call, AppendCapitalized); }
+
+// The filter, whose width may be left out.
+Value Center(Call& call) {
+  const BoundArguments args = call.Take({"width"});
+  const Value text = call.runtime.NewTextLike(call.self, Str(call.runtime, call.self));
+  Call method{call.runtime, call.name, text, {{args.Or(0, std::int64_t{80})}, {}}};
+  return Justify<Side::kBoth>(method);
+}
 
 Value Lower(Call& call) {
   return MapCharacters(call, [](char32_t c, bool, std::string& out) { AppendLowerCase(c, &out); });
