@@ -146,10 +146,13 @@ class TrainOptions(TypedDict, total=False):
     embedding_learning_rate: Union[float, str]
     embedding_lr: Union[float, str]
     loraplus_lr_embedding: Union[float, str]
-    lr_scheduler_type: Literal["linear", "cosine", "cosine_with_restarts", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_min_lr", "warmup_stable_decay"]
-    lr_scheduler: Literal["linear", "cosine", "cosine_with_restarts", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_min_lr", "warmup_stable_decay"]
-    lr_scheduler_cycles: int
-    num_cycles: int
+    lr_scheduler_type: Literal["linear", "cosine", "cosine_with_restarts", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"]
+    lr_scheduler: Literal["linear", "cosine", "cosine_with_restarts", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"]
+    lr_scheduler_cycles: Union[float, str]
+    num_cycles: Union[float, str]
+    lr_scheduler_waves: Union[float, str]
+    lr_scheduler_timescale: int
+    timescale: int
     min_lr: Union[float, str]
     lr_end: Union[float, str]
     min_lr_rate: Union[float, str]
@@ -158,6 +161,13 @@ class TrainOptions(TypedDict, total=False):
     lr_decay_steps: int
     num_decay_steps: int
     lr_decay_type: Literal["cosine", "linear", "1-sqrt"]
+    decay_type: Literal["cosine", "linear", "1-sqrt"]
+    lr_stable_steps: int
+    num_stable_steps: int
+    lr_warmup_type: Literal["linear", "cosine", "1-sqrt"]
+    warmup_type: Literal["linear", "cosine", "1-sqrt"]
+    lr_warmup_rate: Union[float, str]
+    warmup_lr_rate: Union[float, str]
     warmup_ratio: Union[float, str]
     warmup_steps: int
     weight_decay: Union[float, str]

@@ -410,12 +410,14 @@ Inspection InspectRecords(const DataFields& fields) {
   std::string text;
   bool needs_chat_template = false;
   bool is_told = true;  // what every file holds
-  std::string loss;     // an option that reads preferences
+  bool is_of_use = false;
+  std::string loss;  // an option that reads preferences
   std::set<DecisionForm> forms;
   for (const DataSource& source : options.sources) {
     const FileSurvey survey = SurveyFile(source, options);
     const bool asks = survey.format == RecordFormatName(RecordFormat::kDecision);
     is_told = is_told && !survey.format.empty() && (!asks || !survey.forms.empty());
+    is_of_use = is_of_use || !survey.format.empty();
     forms.insert(survey.forms.begin(), survey.forms.end());
     if (loss.empty()) loss = survey.loss;
     text += RenderSurvey(survey);
@@ -424,10 +426,13 @@ Inspection InspectRecords(const DataFields& fields) {
   }
   const std::string names = fmt::format("{}", fmt::join(fields.dataset, ","));
   if (is_told) CheckRead(options.decision.given, forms, names);
-  text += fmt::format(
-      "the tokens that are trained: qlora inspect {0} --model MODEL{1}\n"
-      "to train: qlora train --model MODEL --dataset {0}{1} --output-dir DIR\n",
-      names, loss.empty() ? "" : " --preference-loss " + loss);
+  // Data of which no format is told would be refused.
+  if (is_of_use) {
+    text += fmt::format(
+        "the tokens that are trained: qlora inspect {0} --model MODEL{1}\n"
+        "to train: qlora train --model MODEL --dataset {0}{1} --output-dir DIR\n",
+        names, loss.empty() ? "" : " --preference-loss " + loss);
+  }
   if (needs_chat_template) {
     text +=
         "conversations need a chat template: that of the model, or one that --chat-template "

@@ -312,7 +312,8 @@ std::string RenderSurvey(const FileSurvey& survey) {
     text += fmt::format("  cannot be read or laid out: {}; the first: {}\n",
                         Counted(survey.bad, "record"), survey.first_bad);
   }
-  if (!survey.problem.empty()) text += fmt::format("  {}\n", survey.problem);
+  if (!survey.problem.empty() && survey.problem != survey.first_bad)
+    text += fmt::format("  {}\n", survey.problem);
   if (!survey.first.empty()) text += "first record:\n" + survey.first + "\n";
   return text;
 }

@@ -78,6 +78,22 @@ TEST_F(InspectTest, DataAreDescribedWithoutAModel) {
   EXPECT_THAT(folder.at("first").get<std::string>(), HasSubstr("Antwort"));
 }
 
+// What training would refuse gets no command to train, and its reason once.
+TEST_F(InspectTest, DataOfNoFormatAreNotForTraining) {
+  const fs::path file = root_ / "d.json";
+  for (const char* text :
+       {R"([[{"role": "user", "content": "a"}]])", "{\"chats\": [1]}", "[{\"text\": \"\xff\"}]"}) {
+    WriteTextFile(file, text);
+    const std::string shown = Inspect(file.string()).text;
+    EXPECT_EQ(shown.find("to train:"), std::string::npos) << shown;
+    const std::size_t place = shown.find("d.json:1");
+    ASSERT_NE(place, std::string::npos) << shown;
+    EXPECT_EQ(shown.find("d.json:1", place + 1), std::string::npos) << shown;
+  }
+  WriteTextFile(file, R"([{"text": "a"}])");
+  EXPECT_THAT(Inspect(file.string()).text, HasSubstr("to train: "));
+}
+
 TEST_F(InspectTest, NamesThatCannotBeLookedUpAreRefused) {
   // Longer than any file system takes.
   for (const char* end : {"", ".jsonl", ".gguf", "/config.json"}) {
