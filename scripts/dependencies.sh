@@ -35,6 +35,13 @@ need_to_build() {
   need "${program_packages[@]}" ccache libgtest-dev libgmock-dev libcpp-httplib-dev libopenmpi-dev openmpi-bin
 }
 
+# For the preset aarch64 on another processor: a compiler, libraries, and an emulator for what was built.
+need_to_cross_build() {
+  need_to_build
+  need g++-aarch64-linux-gnu qemu-user-static
+  scripts/aarch64_sysroot.sh
+}
+
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.
 need_python() {
   need python3-dev python3-numpy python3-pytest python3-pip \

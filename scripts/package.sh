@@ -57,8 +57,8 @@ print(wheel_backend.build_sdist("'$packages'"))'
 
 # The .deb and the tarball of another processor; the latter's program is run in qemu-user.
 make_cross() {
-  need "g++-$triplet" qemu-user-static dpkg-dev file
-  scripts/aarch64_sysroot.sh
+  need_to_cross_build
+  need dpkg-dev
   build "$preset" qlora
   (cd "build/$preset" && DEB_HOST_ARCH=arm64 cpack -G DEB -D CPACK_COMPONENTS_ALL=program -B "$root/$packages")
   rm -rf $packages/_CPack_Packages

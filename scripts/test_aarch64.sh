@@ -4,9 +4,7 @@
 # than the other scripts; nothing runs it by itself.
 #   scripts/test_aarch64.sh
 source "$(dirname "$0")/dependencies.sh"
-need_to_build
-need g++-aarch64-linux-gnu qemu-user-static
-scripts/aarch64_sysroot.sh
+need_to_cross_build
 tests=(base_tests quant_tests ggml_tests backend_tests model_tests train_tests)
 build release qlora
 build aarch64 qlora "${tests[@]}"
