@@ -77,7 +77,7 @@ class Quality:
 
     def evaluated(self, kind, model=None, adapter=None):
         words = ["eval", model or self.model, self.heldout, "--max-length", 256, "--load-in-4bit", "true", "--json",
-                 "--per_token", "true", *KINDS[kind]]
+                 "--per_token", "true", *KINDS[kind][:2]]
         found = json.loads(self.run(*words, *(["--adapter", adapter] if adapter else [])))
         return found["loss"], np.array(found["logprobs"])
 
