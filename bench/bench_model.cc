@@ -33,6 +33,8 @@ void ModelBenchOptions::Declare(OptionTable& table) {
             "steps of several take turns");
   DeclareDevice(table, &device);
   DeclareComputeType(table, &compute_dtype);
+  table.Add("int8_backward", &int8_backward,
+            "steps with compute_dtype int8 have gradients in 8 bits, too");
 }
 
 std::string ModelBenchOptions::ShapeText() const {

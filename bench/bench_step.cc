@@ -197,7 +197,8 @@ void StepBenchOptions::Declare(OptionTable& table) {
 std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
-  const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
+  const Precision precision =
+      ParsePrecision(options.model.compute_dtype, *backends, options.model.int8_backward);
   const std::unique_ptr<Backend> inner = backends->Make(context, precision);
   const std::vector<std::string> formats = options.model.Formats();
   std::vector<std::unique_ptr<TrainedModel>> models;
@@ -237,7 +238,8 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
 StepNeeds NeedsOfStep(Context& context, const StepBenchOptions& options) {
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
-  const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
+  const Precision precision =
+      ParsePrecision(options.model.compute_dtype, *backends, options.model.int8_backward);
   const std::unique_ptr<Backend> backend = backends->Make(context, precision);
   const LoraAdapter adapter = RandomAdapter(options.model, config, backend->memory());
   const BenchObjective objective =

@@ -9,10 +9,11 @@ int8 with int8_backward, then prints, beside float32 on the same NF4 weights:
 - the held-out loss, each mean of three seeds with its difference in percent
 - the cosine of the gradient of each tensor of a trained adapter: the smallest and the median
 - the difference of the log-probability of each held-out token: its root mean square and the largest
-- the same and the loss, for models of the same function with one channel of each input of a linear made larger or
-  smaller, by its norm and by the columns of the weights behind it (an outlier; weights far above their row)
+- the same and the loss, for models of the same function with one channel of each input of a linear made larger, by its
+  norm and by the columns of the weights behind it
+- the error of products 4096 wide, with channels and weights far above the others, in percent of the product without them
 
-Needs numpy. Runs in FOLDER, which must not exist.
+Needs numpy and the module qlora_cpp. Runs in FOLDER, which must not exist.
 """
 import json
 import pathlib
@@ -22,6 +23,8 @@ import subprocess
 import sys
 
 import numpy as np
+
+import qlora_cpp
 
 KINDS = {"float32": ["--compute_dtype", "float32"], "bfloat16": ["--compute_dtype", "bfloat16"],
          "int8": ["--compute_dtype", "int8"],
@@ -77,7 +80,7 @@ class Quality:
 
     def evaluated(self, kind, model=None, adapter=None):
         words = ["eval", model or self.model, self.heldout, "--max-length", 256, "--load-in-4bit", "true", "--json",
-                 "--per_token", "true", *KINDS[kind]]
+                 "--per_token", "true", *KINDS[kind][:2]]
         found = json.loads(self.run(*words, *(["--adapter", adapter] if adapter else [])))
         return found["loss"], np.array(found["logprobs"])
 
@@ -114,7 +117,7 @@ class Quality:
 
     def outliers(self):
         print("loss, its difference in percent, and that of log-probabilities: root mean square, largest")
-        for factor in (1, 100, 1000, 1 / 100):
+        for factor in (1, 100, 1000):
             model = self.folder / f"channel-{factor:g}"
             shutil.copytree(self.model, model)
             tensors = read_tensors(self.model / "model.safetensors")
@@ -133,9 +136,32 @@ class Quality:
                       f"{np.abs(off).max():.3f}")
 
 
+def products():
+    print("error of products 4096 wide in percent of the product without outliers: bfloat16, int8")
+    random = np.random.default_rng(1)
+    for name, channels, factor, weights in (
+            ("gaussian", 0, 1, 0), ("4 channels x 50", 4, 50, 0), ("1 channel x 1000", 1, 1000, 0),
+            ("a weight of 100 sigma in each row", 0, 1, 1)):
+        x = random.standard_normal((64, 4096)).astype(np.float32)
+        w = random.standard_normal((256, 4096)).astype(np.float32) * np.float32(0.02)
+        x[:, :channels] *= factor
+        w[:, 7:7 + weights] = 2
+        errors = []
+        for dtype in ("bfloat16", "int8"):
+            layer = qlora_cpp.QLoraLinear.from_weight(w, r=1, compute_dtype=dtype)
+            exact = layer.dequantize_weight().astype(np.float64)
+            others = exact.copy()
+            others[:, :channels] = 0
+            others[:, 7:7 + weights] = 0
+            off = layer(x) - x.astype(np.float64) @ exact.T
+            errors.append(100 * np.linalg.norm(off) / np.linalg.norm(x @ others.T))
+        print(f"  {name:34} {errors[0]:.2f} {errors[1]:.2f}")
+
+
 def main():
     if len(sys.argv) not in (6, 7):
         sys.exit(__doc__)
+    products()
     quality = Quality(*sys.argv[1:6], int((sys.argv + ["120"])[6]))
     quality.outliers()
     quality.losses()

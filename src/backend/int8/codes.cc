@@ -20,23 +20,6 @@ constexpr float kClamped = kLargestCode + 0.5f;
 // Chains of a reduction, so that compilers can take vectors for it.
 constexpr std::int64_t kChains = 16;
 
-// As bits, which are in the order of magnitudes, with NaN above Inf above all numbers.
-float LargestMagnitude(std::span<const float> values) {
-  const auto bits = [](float value) {
-    return std::bit_cast<std::int32_t>(value) & std::numeric_limits<std::int32_t>::max();
-  };
-  std::array<std::int32_t, kChains> largest = {};
-  std::int64_t i = 0;
-  for (; i + kChains <= std::ssize(values); i += kChains) {
-    for (std::int64_t c = 0; c < kChains; ++c) {
-      const std::int32_t value = bits(values[i + c]);
-      largest[c] = largest[c] < value ? value : largest[c];
-    }
-  }
-  for (; i < std::ssize(values); ++i) largest[0] = std::max(largest[0], bits(values[i]));
-  return std::bit_cast<float>(*std::ranges::max_element(largest));
-}
-
 std::int8_t Rounded(float code) {
   return static_cast<std::int8_t>(std::lrint(std::clamp(code, -kLargestCode, kLargestCode)));
 }
@@ -115,6 +98,22 @@ RowScale ScaleOfBlocks(const QuantizedView& q, std::int64_t row, float* scales) 
 }
 
 }  // namespace
+
+float LargestMagnitude(std::span<const float> values) {
+  const auto bits = [](float value) {
+    return std::bit_cast<std::int32_t>(value) & std::numeric_limits<std::int32_t>::max();
+  };
+  std::array<std::int32_t, kChains> largest = {};
+  std::int64_t i = 0;
+  for (; i + kChains <= std::ssize(values); i += kChains) {
+    for (std::int64_t c = 0; c < kChains; ++c) {
+      const std::int32_t value = bits(values[i + c]);
+      largest[c] = largest[c] < value ? value : largest[c];
+    }
+  }
+  for (; i < std::ssize(values); ++i) largest[0] = std::max(largest[0], bits(values[i]));
+  return std::bit_cast<float>(*std::ranges::max_element(largest));
+}
 
 CodeScale ScaleOfLargest(float largest) {
   if (!std::isfinite(largest)) return {std::numeric_limits<float>::quiet_NaN(), 0};

@@ -19,6 +19,9 @@ namespace qlora::int8 {
 inline constexpr std::int64_t kGroup = 128;
 inline constexpr float kLargestCode = 127;
 
+// As bits, which are in the order of magnitudes, with NaN above Inf above all numbers.
+float LargestMagnitude(std::span<const float> values);
+
 // code = value * inverse, rounded to the nearest whole number, even on a tie.
 struct CodeScale {
   float scale = 0;

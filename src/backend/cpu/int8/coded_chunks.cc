@@ -18,7 +18,7 @@ namespace {
 
 // Rows ahead of those that are coded, whose values are fetched: a processor does not foresee steps
 // as wide as a row.
-constexpr std::int64_t kRowsAhead = 8;
+constexpr std::int64_t kRowsAhead = 16;
 
 // A number that float32 holds to a unit: sums with it are rounded to whole numbers, the lowest byte
 // of which is the code + offset.
@@ -142,7 +142,9 @@ void CodeRows(const ChunkRows& in, std::uint8_t* out) {
   for (std::int64_t r = 0; r < in.rows; ++r, out += kInt8Stride) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     const float* factors = in.factors + r * in.factor_stride;
-    const std::uint8_t* ahead = packed + (r + kRowsAhead < in.rows ? kRowsAhead * in.row_bytes : 0);
+    // Behind the last row come the next chunks of the first ones.
+    const std::uint8_t* ahead = packed + kRowsAhead * in.row_bytes;
+    if (r + kRowsAhead >= in.rows) ahead += in.chunks * kChunkBytes - in.rows * in.row_bytes;
     for (std::int64_t c = 0; c < in.chunks; ++c) {
       if (c % 2 == 0) hwy::Prefetch(ahead + c * kChunkBytes);
       code(packed + c * kChunkBytes, factors + c, out + c * kChunk);
@@ -158,7 +160,7 @@ void CodeColumns(const ChunkRows& in, std::uint8_t* out) {
     const std::int64_t count = std::min(kTransposedRows, in.rows - first);
     for (std::int64_t r = 0; r < count; ++r) {
       const std::uint8_t* packed = in.packed + (first + r) * in.row_bytes;
-      if (first + r + kAhead < in.rows) hwy::Prefetch(packed + kAhead * in.row_bytes);
+      hwy::Prefetch(packed + kAhead * in.row_bytes);
       const float* factors = in.factors + (first + r) * in.factor_stride;
       for (std::int64_t c = 0; c < in.chunks; ++c) {
         code(packed + c * kChunkBytes, factors + c, rows + r * kTransposedCols + c * kChunk);

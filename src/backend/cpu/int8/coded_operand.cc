@@ -56,12 +56,23 @@ float ValueAt(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
   return m.dtype == DType::kBF16 ? ToFloat(m.Row<BFloat16>(row)[col]) : m.Row<float>(row)[col];
 }
 
+// Columns of a row of a weight in blocks: with kernels, where there are some of the format.
+void DecodeRow(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols,
+               float* out) {
+  BlockView one = weight.blocks;
+  one.data = one.Row(row);
+  one.rows = 1;
+  const BlockKernels* kernels = SelectKernels(DType::kF32).of_blocks(one.format);
+  if (kernels == nullptr) return ReadRow(weight, row, col, cols, out);
+  kernels->decode_rows(one, col, cols, out, cols);
+}
+
 // Codes of any weight, row by row.
 void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
                std::int64_t col, std::int64_t cols, std::uint8_t offset, std::uint8_t* out) {
   if (weight.form() == WeightForm::kBlocks && scale.inverse != 0) {
     float values[kCodedDepth];
-    ReadRow(weight, row, col, cols, values);
+    DecodeRow(weight, row, col, cols, values);
     return CodeValues({values, static_cast<std::size_t>(cols)}, scale.inverse, offset, out);
   }
   std::int8_t codes[kCodedDepth];
@@ -129,13 +140,27 @@ struct CodedSums {
 
 }  // namespace
 
+int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales) {
+  if (weight.form() != WeightForm::kBlocks) return int8::ScaleOfRow(weight, row, block_scales);
+  float largest = 0;
+  for (std::int64_t col = 0; col < weight.cols(); col += kCodedDepth) {
+    const std::int64_t cols = std::min(kCodedDepth, weight.cols() - col);
+    float values[kCodedDepth];
+    DecodeRow(weight, row, col, cols, values);
+    const float of_both[] = {largest,
+                             int8::LargestMagnitude({values, static_cast<std::size_t>(cols)})};
+    largest = int8::LargestMagnitude(of_both);
+  }
+  return {int8::ScaleOfLargest(largest)};
+}
+
 CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)
     : weight_(weight), row_(row), rows_(rows), chunk_factors_(room) {
   std::vector<float> blocks(int8::MostRowBlocks(weight));
   const std::int64_t chunks = weight.cols() / kChunk;
   const std::int64_t per_block = IsChunked(weight) ? weight.quantized.block_size / kChunk : 0;
   for (std::int64_t r = 0; r < rows; ++r, room += chunks) {
-    row_scales_[r] = int8::ScaleOfRow(weight, row + r, blocks.data());
+    row_scales_[r] = ScaleOfRow(weight, row + r, blocks.data());
     const int8::CodeScale& scale = row_scales_[r].codes;
     factors_[r] = scale.scale;
     if (per_block == 0) continue;

@@ -35,6 +35,9 @@ class CodedOperand {
   virtual void ForEachExcess(const Add& add) const = 0;
 };
 
+// As int8::ScaleOfRow.
+int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales);
+
 // Rows [row, row + rows) of a weight; k are its columns. At most kMost rows.
 class CodedRows final : public CodedOperand {
  public:

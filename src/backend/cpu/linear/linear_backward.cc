@@ -108,7 +108,7 @@ class BackwardRun : LinearRun {
                   std::vector<float> block_scales(int8::MostRowBlocks(weight));
                   for (std::int64_t o = part * kRows; o < std::min((part + 1) * kRows, features(l));
                        ++o) {
-                    RowScales(l)[o] = int8::ScaleOfRow(weight, o, block_scales.data());
+                    RowScales(l)[o] = ScaleOfRow(weight, o, block_scales.data());
                     packed_[l].row_factors.Row<float>(0)[o] = RowScales(l)[o].codes.scale;
                   }
                 });
