@@ -246,7 +246,7 @@ TEST(RecordFileTest, ErrorsQuoteWholeCharacters) {
 TEST(RecordFileTest, ErrorsQuoteTheBeginningOfLongTexts) {
   const std::string digits(100'000, '7');
   const std::string words = "\"" + std::string(100'000, 'x');
-  for (const std::string& value : {words, digits + "e999", words + "\n"}) {
+  for (const std::string& value : {words, digits + "q", words + "\n"}) {
     const Error error = ErrorOf([&] { Open("d.json", R"([{"text":)" + value + "}]").Read(0); });
     EXPECT_LT(std::string(error.what()).size(), 400u) << error.what();
   }
