@@ -266,8 +266,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   guard.AnswerWith(
       "\nstopping after this step, with a checkpoint; Ctrl+C again ends now, without one\n");
   display.PrintPlan(plan);
-  console.err << FormatRanks(plan.ranks) << FormatSteps(plan, EstimateTime(context, plan))
-              << '\n';
+  console.err << FormatRanks(plan.ranks) << FormatSteps(plan, EstimateTime(context, plan)) << '\n';
   NoteFewerThreads(console, ranks, context.threads());
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   watch.reset();
