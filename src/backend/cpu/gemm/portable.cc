@@ -8,8 +8,6 @@ const Kernels* Bfloat16Kernels() { return nullptr; }
 
 const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
 
-const Int8Kernels& Int8KernelsOfProcessor(Int8Dots /*dots*/) {
-  return KernelsOf(Int8Dots::kFloat);
-}
+const Int8Kernels& Int8KernelsOfProcessor(Int8Dots /*dots*/) { return KernelsOf(Int8Dots::kFloat); }
 
 }  // namespace qlora::cpu
