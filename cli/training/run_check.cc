@@ -123,8 +123,8 @@ std::string FormatSteps(const TrainPlan& plan, const TimeEstimate& time) {
   const std::string steps = fmt::format("steps: {} (warm-up {}), about {} here", plan.total_steps,
                                         plan.warmup_steps, FormatDuration(time.seconds));
   if (!time.int8) return steps;
-  return fmt::format("{}; {} with compute_dtype int8, {} with int8_backward too", steps,
-                     FormatDuration(*time.int8), FormatDuration(*time.int8_backward));
+  return fmt::format("{}; int8 {}, int8_backward {}", steps, FormatDuration(*time.int8),
+                     FormatDuration(*time.int8_backward));
 }
 
 std::string FormatPlan(const TrainPlan& plan, const TimeEstimate& time) {
