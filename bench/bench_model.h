@@ -26,7 +26,7 @@ struct ModelBenchOptions {
   // Of the linears: nf4, or blocks of ggml by their names: "Q4_K".
   std::vector<std::string> weight_formats = {"nf4"};
   std::string compute_dtype = "auto";
-  bool int8_backward = false;  // of steps
+  bool int8_backward = false;   // of steps
   std::string device = "auto";  // or "cpu"
 
   void Declare(OptionTable& table);

@@ -38,6 +38,14 @@ std::string FormatShape(const ShapePlan& plan) {
 
 }  // namespace
 
+std::string FormatInt8Gain(const Int8Gain& gain) {
+  return fmt::format(
+      "products with quantized weights {:.1f} times as fast as with compute_dtype auto, of "
+      "gradients "
+      "{:.1f} times",
+      gain.forward, gain.backward);
+}
+
 std::string FormatLayout(const TrainPlan& plan) {
   const bool samples = !plan.options.sample_prompts.empty();
   const char* of_samples = plan.options.sample_raw ? "; sample_prompts as they are"
@@ -115,8 +123,8 @@ std::string FormatSteps(const TrainPlan& plan, const TimeEstimate& time) {
   const std::string steps = fmt::format("steps: {} (warm-up {}), about {} here", plan.total_steps,
                                         plan.warmup_steps, FormatDuration(time.seconds));
   if (!time.int8) return steps;
-  return fmt::format("{}; {} with compute_dtype int8, {} with int8_backward too", steps,
-                     FormatDuration(*time.int8), FormatDuration(*time.int8_backward));
+  return fmt::format("{}; int8 {}, int8_backward {}", steps, FormatDuration(*time.int8),
+                     FormatDuration(*time.int8_backward));
 }
 
 std::string FormatPlan(const TrainPlan& plan, const TimeEstimate& time) {
@@ -161,7 +169,11 @@ void PrintCheck(const Console& console, bool json, std::string_view checked,
 Finding FindShape(const TrainOptions& options, int world_size) {
   Context context(ThreadCount(options.threads));
   const ShapePlan plan = PlanShape(context, options, world_size);
-  return {FormatShape(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
+  std::string text = FormatShape(plan);
+  if (options.load_in_4bit && options.compute_dtype != "int8") {
+    text += fmt::format("compute_dtype int8: {}\n", FormatInt8Gain(MeasureInt8Gain(context)));
+  }
+  return {std::move(text), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
 Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpose purpose,

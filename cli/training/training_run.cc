@@ -26,6 +26,7 @@
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
 #include "terminal/terminal.h"
+#include "terminal/text_wrap.h"
 #include "training/generate_command.h"
 #include "training/recorded_paths.h"
 #include "training/run_check.h"
@@ -266,8 +267,8 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   guard.AnswerWith(
       "\nstopping after this step, with a checkpoint; Ctrl+C again ends now, without one\n");
   display.PrintPlan(plan);
-  console.err << FormatRanks(plan.ranks) << FormatSteps(plan, EstimateTime(context, plan))
-              << '\n';
+  console.err << FormatRanks(plan.ranks)
+              << Fitted(console.style, FormatSteps(plan, EstimateTime(context, plan)) + "\n");
   NoteFewerThreads(console, ranks, context.threads());
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   watch.reset();

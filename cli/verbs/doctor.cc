@@ -14,6 +14,7 @@
 #include "qlora/int8_gain.h"
 #include "qlora/machine.h"
 #include "terminal/text_wrap.h"
+#include "training/run_check.h"
 #include "verbs/verbs.h"
 
 namespace qlora {
@@ -94,10 +95,7 @@ class DoctorVerb : public Verb {
         machine.simd_target == machine.best_simd_target
             ? ""
             : fmt::format(" (forced; the best here is {})", machine.best_simd_target));
-    list(fmt::format(
-        "int8          {}: products with quantized weights {:.1f} times as fast as with "
-        "compute_dtype auto, of gradients {:.1f} times\n",
-        machine.int8_kernels, int8.forward, int8.backward));
+    list(fmt::format("int8          {}: {}\n", machine.int8_kernels, FormatInt8Gain(int8)));
     // Usable: containers and taskset allow for fewer than there are.
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
