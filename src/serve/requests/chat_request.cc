@@ -11,6 +11,7 @@
 
 #include "serve/api_error.h"
 #include "serve/requests/sampling_fields.h"
+#include "serve/requests/unbound_answers.h"
 
 namespace qlora {
 namespace {
@@ -27,10 +28,11 @@ std::string ContentOf(const RequestFields& message) {
   for (std::int64_t i = 0; i < std::ssize(content); ++i) {
     const RequestFields part(content[i], ItemPath(path, i));
     const std::string type = part.NeedText("type");
-    if (type != "text") {
+    // What an answer that refused said is text, too.
+    if (type != "text" && type != "refusal") {
       part.Refuse("type", fmt::format("parts of text are read here, not '{}'", type));
     }
-    text += part.NeedText("text");
+    text += part.NeedText(type);
   }
   return text;
 }
@@ -86,10 +88,7 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
   const OrderedJson* tools = body.List("tools", 0, 256);
-  const OrderedJson* choice = body.Find("tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto") {
-    body.Refuse("tool_choice", "an answer cannot be forced to call; use \"auto\" or \"none\"");
-  }
+  const bool may_call = MayCall(body);
   if (tools == nullptr || tools->empty()) return;
   OrderedJson list = OrderedJson::array();
   for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
@@ -99,7 +98,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     }
     list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
   }
-  if (choice != nullptr && *choice == "none") return;
+  if (!may_call) return;
   request.tools = std::move(list);
   request.reads_calls = true;
 }
@@ -125,17 +124,6 @@ void ReadChatMessages(const RequestFields& body, ConversationRequest& request) {
   }
 }
 
-void CheckResponseFormat(const RequestFields& body) {
-  const std::optional<RequestFields> format = body.Object("response_format");
-  if (!format) return;
-  const std::string type = format->NeedText("type");
-  if (type == "text") return;
-  format->Refuse("type",
-                 fmt::format("'{}' is not offered: an answer cannot be held to a form here; use "
-                             "\"text\"",
-                             type));
-}
-
 ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
                      const ServeOptions& options) {
   ChatRequest request;
@@ -143,7 +131,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadChatMessages(body, request.conversation);
   ReadTools(body, request.conversation);
   RefuseOthers(body);
-  CheckResponseFormat(body);
+  RefuseForms(body);
   if (const auto variables = body.Object("chat_template_kwargs")) {
     request.conversation.variables = variables->json();
   }
