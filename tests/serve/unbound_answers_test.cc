@@ -31,7 +31,10 @@ const std::vector<Interface>& Interfaces() {
       {"/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "x"}}}}}},
       {"/v1/completions", {{"prompt", "x"}}},
       {"/v1/responses", {{"input", "x"}}},
-      {"/v1/messages", {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"max_tokens", 5}}},
+      {"/v1/messages",
+       {{"model", "tiny"},
+        {"messages", {{{"role", "user"}, {"content", "x"}}}},
+        {"max_tokens", 5}}},
   };
   return all;
 }
