@@ -42,9 +42,8 @@ class DoctorVerb : public Verb {
         .explanation =
             "Prints the hardware and libraries that qlora found and which of them it uses. Attach "
             "the output to a bug report. The environment variable QLORA_TARGET (scalar, avx2, "
-            "avx512, "
-            "avx512bf16) forces an instruction set; the default is the fastest, not always the "
-            "newest.",
+            "avx512, avx512bf16, amx) forces an instruction set; the default is the fastest, not "
+            "always the newest.",
         .examples = {"qlora doctor", "qlora doctor --json"},
         .positionals = {},
         .required = {},

@@ -206,6 +206,7 @@ const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
     case SimdTarget::kAvx512Bf16:
       return kLoops[compute == DType::kBF16 ? kBfloat16Zmm : kZmm];
     case SimdTarget::kAvx512:
+    case SimdTarget::kAmx:
       return kLoops[kZmm];
     case SimdTarget::kAvx2:
       return kLoops[kYmm];

@@ -16,10 +16,23 @@ inline bool HasBfloat16Dots() { return __builtin_cpu_supports("avx512bf16") != 0
 inline bool HasSlowBfloat16Dots() {
   return __builtin_cpu_is("intel") != 0 && __builtin_cpu_is("cooperlake") == 0;
 }
+
+// vpdpbusd, four products of 8 bits for each sum: of AVX512_VNNI, and of AVX-VNNI.
+bool HasZmmVnni();
+bool HasYmmVnni();
+
+// Products of tiles of AMX: the processor has them, and Linux gives this process their state, 8 KiB
+// a thread, for which it is asked here.
+bool HasInt8Tiles();
+bool HasBfloat16Tiles();
 #else
 inline void PauseSpin() {}
 inline bool HasBfloat16Dots() { return false; }
 inline bool HasSlowBfloat16Dots() { return false; }
+inline bool HasZmmVnni() { return false; }
+inline bool HasYmmVnni() { return false; }
+inline bool HasInt8Tiles() { return false; }
+inline bool HasBfloat16Tiles() { return false; }
 #endif
 
 }  // namespace qlora

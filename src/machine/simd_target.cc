@@ -14,7 +14,7 @@ namespace qlora {
 namespace {
 
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
-                                   SimdTarget::kAvx512Bf16};
+                                   SimdTarget::kAvx512Bf16, SimdTarget::kAmx};
 
 // Returns the targets of Highway that this one permits. Better targets have lower bits.
 std::int64_t HighwayTargets(SimdTarget target) {
@@ -41,7 +41,8 @@ SimdTarget FromEnvironment() {
     }
     return target;
   }
-  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
+  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512, avx512bf16 or amx, found '{}'",
+                    value);
 }
 
 // The target is decided on the first call, once for the process, together with Highway's own
@@ -58,7 +59,7 @@ std::atomic<SimdTarget>& Active() {
 }  // namespace
 
 const char* NameOf(SimdTarget target) {
-  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
   return kNames[static_cast<int>(target)];
 }
 
@@ -67,7 +68,8 @@ std::span<const SimdTarget> SimdTargets() {
   static const SimdTarget most = [] {
     const std::int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX3) != 0) {
-      return HasBfloat16Dots() ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
+      if (!HasBfloat16Dots()) return SimdTarget::kAvx512;
+      return HasBfloat16Tiles() ? SimdTarget::kAmx : SimdTarget::kAvx512Bf16;
     }
     return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
   }();

@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
-// Processors other than x86-64 have kScalar alone, which there means the vectors that they always
-// have.
-enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product, kAmx
+// tiles of bfloat16, in place of that product, for prepacked weights. Processors other than x86-64
+// have kScalar alone, which there means the vectors that they always have.
+enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-// Returns "scalar", "avx2", "avx512", "avx512bf16".
+// Returns "scalar", "avx2", "avx512", "avx512bf16", "amx".
 const char* NameOf(SimdTarget target);
 
 // Returns the targets that this machine has, ascending.

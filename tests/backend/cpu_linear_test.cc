@@ -163,6 +163,12 @@ TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
         if (order == SumOrder::kMany) c.rows = 200;
         ExpectNoRowDependsOnOthers(*backend, compute, c, false);
         if (is_4bit) ExpectNoRowDependsOnOthers(*backend, compute, c, true);
+        // More rows than dot products take at a time.
+        if (is_4bit && order == SumOrder::kMany) {
+          LinearCase many = {"many", 1100, 128, {32}, kind, 8};
+          many.order = order;
+          ExpectNoRowDependsOnOthers(*backend, compute, many, true);
+        }
         c.in = 700;  // no whole chunks
         if (is_dense) ExpectNoRowDependsOnOthers(*backend, compute, c, false);
       }

@@ -57,14 +57,19 @@ process.on('exit', () => {
 const url = `http://127.0.0.1:${port}`;
 const faults = [];
 const counts = {};
-const fault = (text) => { if (faults.push(text) <= 20) console.error(`FAULT after ${Math.round(performance.now() / 1000)} s: ${text}`); };
-// A machine that stops this program for long ends its connections: servers wait 10 s for a head.
+const fault = (text) => { if (faults.push(text) <= 20) console.error(`FAULT after ${Math.round(runTime() / 1000)} s: ${text}`); };
+// A machine that stops this program for long ends its connections: servers wait 10 s for a head. Time in which it is stopped
+// is no time of the soak.
 let longestStall = 0;
+let stopped = 0;
 let tick = performance.now();
 setInterval(() => {
-  longestStall = Math.max(longestStall, performance.now() - tick);
-  tick = performance.now();
+  const passed = performance.now() - tick;
+  longestStall = Math.max(longestStall, passed);
+  if (passed > 1000) stopped += passed;
+  tick += passed;
 }, 100).unref();
+const runTime = () => performance.now() - stopped;
 const ask = (path, body, signal) => fetch(url + path, {method: 'POST', signal, headers: {'Content-Type': 'application/json'},
   body: typeof body === 'string' ? body : JSON.stringify(body)});
 
@@ -106,6 +111,7 @@ async function oneRequest(again) {
     'tokens', 'nonsense', 'long']);
   const [path, body] = again?.request ?? kinds[kind]();
   const leaves = !again && random(5) === 0;
+  const before = stopped;
   const control = new AbortController();
   const timer = leaves && setTimeout(() => control.abort(), random(60));
   counts[kind] = (counts[kind] ?? 0) + 1;
@@ -117,9 +123,11 @@ async function oneRequest(again) {
     else if (answer.status === 200 && body.stream && /"error": *{/.test(got)) fault(`${kind}: ${got.slice(-300)}`);
   } catch (error) {
     clearTimeout(timer);
-    // The server may end a connection without a request just when this program sends one: clients ask again.
+    // The server may end a connection without a request just when this program sends one, or while both are stopped: clients
+    // ask again.
+    await sleep(150);
     if (leaves) counts.left = (counts.left ?? 0) + 1;
-    else if (!again && error.cause?.code === 'UND_ERR_SOCKET') {
+    else if ((!again || stopped > before) && error.cause?.code === 'UND_ERR_SOCKET') {
       counts.again = (counts.again ?? 0) + 1;
       return oneRequest({kind, request: [path, body]});
     } else fault(`${kind}: ${error.cause ?? error}`);
@@ -160,15 +168,19 @@ async function checkBits() {
 }
 
 async function client(until) {
-  while (performance.now() < until) {
+  while (runTime() < until) {
     const what = random(40);
+    const before = stopped;
     await (what === 0 ? changeAdapters() : what === 1 ? slowConnection() : what === 2 ? checkBits() : oneRequest())
-      .catch((error) => fault(String(error.cause ?? error)));
+      .catch(async (error) => {
+        await sleep(150);
+        if (stopped === before) fault(String(error.cause ?? error));
+      });
   }
 }
 
 async function run(part) {
-  const until = performance.now() + 1000 * part;
+  const until = runTime() + 1000 * part;
   await Promise.all(Array.from({length: clients}, () => client(until)));
   for (const name of later) await ask('/v1/unload_lora_adapter', {lora_name: name});
   // What left has gone, and nothing is left to do.
@@ -203,5 +215,5 @@ const code = await ended;
 if (code !== 130) fault(`SIGTERM: exit code ${code}`);
 const mib = (bytes) => Math.round(bytes / 2 ** 20 * 10) / 10;
 console.log(JSON.stringify({seconds, clients, requests: Object.values(counts).reduce((a, b) => a + b, 0), counts,
-  longest_stall_s: Math.round(longestStall / 100) / 10, resident_mib: {start: mib(start), warm: mib(warm), end: mib(sizes.at(-1))}, faults}));
+  stopped_s: Math.round(stopped / 1000), longest_stall_s: Math.round(longestStall / 100) / 10, resident_mib: {start: mib(start), warm: mib(warm), end: mib(sizes.at(-1))}, faults}));
 process.exit(faults.length ? 1 : 0);

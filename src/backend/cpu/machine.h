@@ -8,7 +8,8 @@
 // decoded into panels as it is needed, so that there is no second, decoded copy of the weights. Few
 // rows of activations are multiplied as dot products instead, with weights as they are stored in
 // the file or prepacked (gemm/prepacked.h, with AVX512_VBMI): beforehand to generate, and for
-// float32 products of 4 and more rows also as they are needed, 16 rows of a weight at a time.
+// float32 products of 4 and more rows also as they are needed, 16 rows of a weight at a time. Tiles
+// of AMX multiply any number of rows with prepacked weights (x86/prepacked_amx.cc).
 //
 // Products in 8 bits have codes in place of values, and sums that are exact (int8/).
 //

@@ -296,11 +296,16 @@ void EngineService::Impl::Drop(GenerationId id) {
 
 void EngineService::Impl::Step() {
   std::int64_t unread = 0;
+  bool some_are_written = false;
   for (const auto& [number, running] : answers_) {
-    if (!running.answer->has_begun()) unread += running.answer->prompt_tokens();
+    if (running.answer->has_begun()) {
+      some_are_written = true;
+    } else {
+      unread += running.answer->prompt_tokens();
+    }
   }
   const Stopwatch watch;
-  const std::int64_t rows = std::min(pace_.rows(), limits_.rows);
+  const std::int64_t rows = std::min(pace_.rows(some_are_written), limits_.rows);
   try {
     const std::vector<EngineToken> tokens = engine_->Step(rows);
     pace_.Add(std::min(rows, unread), watch.seconds());

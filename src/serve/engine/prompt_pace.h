@@ -11,8 +11,9 @@ class PromptPace {
  public:
   explicit PromptPace(std::int64_t step_ms) : step_seconds_(static_cast<double>(step_ms) / 1000) {}
 
-  // Of the next step.
-  std::int64_t rows() const { return rows_; }
+  // Of the next step. Where no text is written, new requests alone wait for its end: it may take
+  // four times as long, which reads a prompt in fewer parts.
+  std::int64_t rows(bool some_are_written) const { return some_are_written ? rows_ : 4 * rows_; }
 
   // Takes what a step took: rows of prompts, and all of its time.
   void Add(std::int64_t rows, double seconds) {
@@ -20,7 +21,7 @@ class PromptPace {
     if (rows < kLeastRows) return;
     const double fit = static_cast<double>(rows) * step_seconds_ / std::max(seconds, 1e-6);
     // Twice at most, since one measurement says little of a machine that others use, too.
-    rows_ = std::clamp(static_cast<std::int64_t>(std::min(fit, 1e6)), kLeastRows, 2 * rows_);
+    rows_ = std::clamp(static_cast<std::int64_t>(std::min(fit, 1e5)), kLeastRows, 2 * rows_);
   }
 
  private:

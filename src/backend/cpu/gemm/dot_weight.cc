@@ -128,7 +128,9 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form, bool row_by_row) 
     case DotForm::kBlocks:
       return 3 * kDotBatch;
     case DotForm::kPrepacked:
-      return kernels.prepacked == nullptr ? 0 : kMostBatches * kernels.prepacked->batch;
+      if (kernels.prepacked == nullptr) return 0;
+      if (kernels.prepacked->serves_many && !row_by_row) return kMostFewRows;
+      return kMostBatches * kernels.prepacked->batch;
   }
   return 0;
 }

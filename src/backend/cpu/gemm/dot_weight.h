@@ -45,7 +45,8 @@ struct DotOperand {
   std::int64_t batches(DotForm form) const {
     if (form != DotForm::kPrepacked) return Pieces(count, kDotBatch);
     const std::int64_t most = kernels.prepacked->batch;
-    return Pieces(count, row_by_row ? std::min(most, kRowByRowBatch) : most);
+    const bool limited = row_by_row && !kernels.prepacked->serves_many;
+    return Pieces(count, limited ? std::min(most, kRowByRowBatch) : most);
   }
   std::int64_t First(DotForm form, std::int64_t batch) const {
     return count * batch / batches(form);

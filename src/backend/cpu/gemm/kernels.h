@@ -92,6 +92,9 @@ inline constexpr std::int64_t kRowByRowBatch = 12;
 // The kernels of a processor for prepacked weights, whose order prepacked.h describes.
 struct PrepackedKernels {
   std::int64_t batch;  // rows of x that meet a panel at a time, at most
+  // True where `dot` is faster than panels for any number of rows, and the order of its sums always
+  // depends on k alone.
+  bool serves_many = false;
   // From this many rows of x on, packing the panels of a row-major weight as they are needed and
   // then multiplying these is faster than dot products with chunks.
   std::int64_t fewest_repacked_rows;
@@ -186,6 +189,8 @@ const Kernels& SelectKernels(DType compute);
 const Kernels* Bfloat16Kernels();
 // Prepacked weights in float32, for tables of AVX-512; null where AVX512_VBMI is missing.
 const PrepackedKernels* FloatPrepackedKernels(bool round);
+// The same by tiles of bfloat16; null where the target in use has none.
+const PrepackedKernels* TilePrepackedKernels();
 
 }  // namespace qlora::cpu
 

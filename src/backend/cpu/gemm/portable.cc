@@ -8,6 +8,8 @@ const Kernels* Bfloat16Kernels() { return nullptr; }
 
 const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
 
+const PrepackedKernels* TilePrepackedKernels() { return nullptr; }
+
 Int8Multiply VnniMultiply() { return nullptr; }
 
 Int8Multiply AvxVnniMultiply() { return nullptr; }

@@ -36,7 +36,34 @@ void RunFew(const Machine& machine, const ops::Linear& op) {
                                            op.order != SumOrder::kFastest));
   ForwardFewRows(machine, op);
 }
+// Prepacked weights whose dot products serve many rows, too.
+bool HaveDotsForMany(const Kernels& kernels, std::span<const LinearView> linears) {
+  return kernels.prepacked != nullptr && kernels.prepacked->serves_many &&
+         std::ranges::all_of(linears, [&](const LinearView& linear) {
+           return linear.weight.prepacked != nullptr && linear.lora.dropout == 0;
+         });
+}
+
+// As many rows at a time as the workspace of dot products has room for.
+void RunManyDots(const Machine& machine, const ops::Linear& op) {
+  const std::int64_t most = MostDotRows(machine.kernels, DotForm::kPrepacked, true);
+  std::vector<LinearOutput> outputs(op.outputs.begin(), op.outputs.end());
+  for (std::int64_t row = 0; row < op.x.rows; row += most) {
+    const std::int64_t rows = std::min(most, op.x.rows - row);
+    for (std::size_t l = 0; l < outputs.size(); ++l) {
+      const LinearOutput& of_all = op.outputs[l];
+      outputs[l].y = Rows(of_all.y, row, rows);
+      if (!of_all.u.empty()) outputs[l].u = Rows(of_all.u, row, rows);
+      if (!of_all.base.empty()) outputs[l].base = Rows(of_all.base, row, rows);
+    }
+    RunFew(machine, {op.linears, Rows(op.x, row, rows), outputs, op.store, op.order});
+  }
+}
+
 void RunMany(const Machine& machine, const ops::Linear& op) {
+  if (op.order == SumOrder::kMany && HaveDotsForMany(machine.kernels, op.linears)) {
+    return RunManyDots(machine, op);
+  }
   const auto is_coded = [&](const LinearView& linear) {
     return IsCoded(machine.kernels, linear.weight);
   };

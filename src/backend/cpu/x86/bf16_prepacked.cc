@@ -1,6 +1,5 @@
 // Dot products of few rows of x with prepacked 4-bit weights, in pairs of bfloat16 (AVX512_BF16 and
-// AVX512_VBMI). Values are rounded to bfloat16 before they are scaled instead of afterwards: the
-// same relative error.
+// AVX512_VBMI).
 #include <limits>
 
 #include "backend/cpu/x86/avx512-inl.h"
@@ -9,43 +8,16 @@
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16,avx512vbmi")
 // With these target options.
+#include "backend/cpu/x86/pair_values-inl.h"
 #include "backend/cpu/x86/prepacked_dot-inl.h"
 
 namespace qlora::cpu::bf16 {
 namespace {
 
-// Pairs of columns: nibble `step` of both halves of a word of 32 bits.
-struct PairValues {
-  static constexpr int kSteps = 4;
-  static constexpr int kMost = 12;
-
-  HWY_INLINE explicit PairValues(const float* code)
-      // Twice, because bit 4 of an index means nothing.
-      : table(_mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(code)))) {}
-  static HWY_INLINE __m512i Load(const std::byte* at, int) { return _mm512_load_si512(at); }
-  HWY_INLINE __m512bh Lookup(__m512i words, int step) const {
-    return (__m512bh)_mm512_permutexvar_epi16(
-        _mm512_srli_epi16(words, static_cast<unsigned>(4 * step)), table);
-  }
-  static HWY_INLINE __m512 MulAdd(__m512 sum, __m512bh values, const float* x) {
-    int pair;
-    __builtin_memcpy(&pair, x, sizeof(pair));
-    return _mm512_dpbf16_ps(sum, values, (__m512bh)_mm512_set1_epi32(pair));
-  }
-
-  __m512i table;
-};
-
-constexpr long long kEights = 0x0008000800080008;  // 8 in every word
-
-// Groups of 8 columns; in each, the rows one after the other, with columns 1, 5, 0, 4, 3, 7, 2, 6:
-// nibble n of both halves of a word of 32 bits, for n = 0 ... 3.
+// Groups of 8 columns; in each, the rows one after the other.
 void PackDotPrepacked(const ConstMatrixView& in, void* out) {
   auto* to = static_cast<std::uint16_t*>(out);
-  const __m512i order =
-      _mm512_add_epi16(_mm512_broadcast_i32x4(_mm_setr_epi16(1, 5, 0, 4, 3, 7, 2, 6)),
-                       _mm512_setr_epi64(0, 0, kEights, kEights, 2 * kEights, 2 * kEights,
-                                         3 * kEights, 3 * kEights));
+  const __m512i order = PairValues::Order();
   const auto store = [&](Index group, Index m, __m128i columns) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8 * (group * in.rows + m)), columns);
   };
