@@ -11,7 +11,6 @@
 
 #include "serve/api_error.h"
 #include "serve/requests/sampling_fields.h"
-#include "serve/requests/unbound_answers.h"
 
 namespace qlora {
 namespace {
@@ -88,7 +87,10 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
   const OrderedJson* tools = body.List("tools", 0, 256);
-  const bool may_call = MayCall(body);
+  const OrderedJson* choice = body.Find("tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto") {
+    body.Refuse("tool_choice", "an answer cannot be forced to call; use \"auto\" or \"none\"");
+  }
   if (tools == nullptr || tools->empty()) return;
   OrderedJson list = OrderedJson::array();
   for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
@@ -98,7 +100,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
     }
     list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
   }
-  if (!may_call) return;
+  if (choice != nullptr && *choice == "none") return;
   request.tools = std::move(list);
   request.reads_calls = true;
 }
@@ -124,6 +126,17 @@ void ReadChatMessages(const RequestFields& body, ConversationRequest& request) {
   }
 }
 
+void CheckResponseFormat(const RequestFields& body) {
+  const std::optional<RequestFields> format = body.Object("response_format");
+  if (!format) return;
+  const std::string type = format->NeedText("type");
+  if (type == "text") return;
+  format->Refuse("type",
+                 fmt::format("'{}' is not offered: an answer cannot be held to a form here; use "
+                             "\"text\"",
+                             type));
+}
+
 ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
                      const ServeOptions& options) {
   ChatRequest request;
@@ -131,7 +144,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadChatMessages(body, request.conversation);
   ReadTools(body, request.conversation);
   RefuseOthers(body);
-  RefuseForms(body);
+  CheckResponseFormat(body);
   if (const auto variables = body.Object("chat_template_kwargs")) {
     request.conversation.variables = variables->json();
   }

@@ -10,7 +10,6 @@
 
 #include "base/text.h"
 #include "serve/api_error.h"
-#include "serve/requests/unbound_answers.h"
 
 namespace qlora {
 namespace {
@@ -124,7 +123,14 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
 }
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const bool may_call = MayCallByType(body);
+  bool may_call = true;
+  if (const auto choice = body.Object("tool_choice")) {
+    const std::string type = choice->NeedText("type");
+    if (type != "auto" && type != "none") {
+      body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
+    }
+    may_call = type == "auto";
+  }
   const OrderedJson* tools = body.List("tools", 0, kMostTools);
   if (tools == nullptr || tools->empty()) return;
   OrderedJson list = OrderedJson::array();
@@ -157,7 +163,12 @@ void ReadThinking(const RequestFields& body, const ServedModel& model,
 
 // What would change the answer.
 void RefuseOthers(const RequestFields& body) {
-  RefuseForms(body);
+  if (body.Has("output_format")) {
+    body.Refuse("output_format", "no schema binds an answer here; leave it out");
+  }
+  if (const auto output = body.Object("output_config"); output && output->Has("format")) {
+    output->Refuse("format", "no schema binds an answer here; leave it out");
+  }
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }

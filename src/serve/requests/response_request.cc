@@ -10,7 +10,6 @@
 
 #include "base/text.h"
 #include "serve/api_error.h"
-#include "serve/requests/unbound_answers.h"
 
 namespace qlora {
 namespace {
@@ -136,6 +135,17 @@ void ReadInput(const RequestFields& body, OrderedJson& messages) {
   reader.End();
 }
 
+// Calls are made or not as the model likes, or not at all.
+bool MayCall(const RequestFields& body) {
+  const OrderedJson* choice = body.Find("tool_choice");
+  if (choice == nullptr) return true;
+  if (!choice->is_string() && !choice->is_object()) {
+    body.Refuse("tool_choice", "expected auto or none");
+  }
+  if (*choice == "auto" || *choice == "none") return *choice == "auto";
+  body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
+}
+
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
   const bool may_call = MayCall(body);
   const OrderedJson* tools = body.List("tools", 0, kMostTools);
@@ -177,7 +187,11 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Integer("top_logprobs", 0, 20).value_or(0) > 0) {
     body.Refuse("top_logprobs", "is offered by /v1/chat/completions alone");
   }
-  RefuseForms(body);
+  const std::optional<RequestFields> text = body.Object("text");
+  const std::optional<RequestFields> format = text ? text->Object("format") : std::nullopt;
+  if (format && format->NeedText("type") != "text") {
+    format->Refuse("type", "only text is offered: no schema binds an answer");
+  }
 }
 
 }  // namespace

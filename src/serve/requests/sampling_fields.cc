@@ -55,9 +55,21 @@ void ReadBiases(const RequestFields& body, std::int64_t vocabulary, GenerationRe
   }
 }
 
+// Names of llama.cpp and vLLM for a form that answers keep. Some clients send an empty text.
+void RefuseOtherForms(const RequestFields& body) {
+  for (const char* name : {"grammar", "json_schema", "guided_json", "guided_regex", "guided_choice",
+                           "guided_grammar", "structured_outputs"}) {
+    const OrderedJson* form = body.Find(name);
+    if (form != nullptr && *form != "") {
+      body.Refuse(name, "would change the answer, and is not offered here; leave it out");
+    }
+  }
+}
+
 }  // namespace
 
 void ReadSampling(const RequestFields& body, const ServedModel& model, GenerationRequest& request) {
+  RefuseOtherForms(body);
   GenerateOptions& options = request.options;
   options = model.sampling;
   if (const auto temperature = body.Number("temperature", 0, 100)) {

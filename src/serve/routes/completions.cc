@@ -15,7 +15,6 @@
 #include "serve/request_log.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/sampling_fields.h"
-#include "serve/requests/unbound_answers.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
 #include "serve/routes/routes.h"
@@ -83,7 +82,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
   if (!body.Text("suffix").value_or("").empty()) {
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
-  RefuseForms(body);
+  CheckResponseFormat(body);
   GenerationRequest& generation = request.generation;
   generation.model = request.model->name;
   ReadSampling(body, *request.model, generation);
