@@ -165,10 +165,9 @@ TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
         if (is_4bit) ExpectNoRowDependsOnOthers(*backend, compute, c, true);
         // More rows than dot products take at a time.
         if (is_4bit && order == SumOrder::kMany) {
-          ExpectNoRowDependsOnOthers(
-              *backend, compute,
-              {.rows = 1100, .in = 128, .out = {32}, .weight = kind, .rank = 8, .order = order},
-              true);
+          LinearCase many = {"many", 1100, 128, {32}, kind, 8};
+          many.order = order;
+          ExpectNoRowDependsOnOthers(*backend, compute, many, true);
         }
         c.in = 700;  // no whole chunks
         if (is_dense) ExpectNoRowDependsOnOthers(*backend, compute, c, false);

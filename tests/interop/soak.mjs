@@ -170,8 +170,12 @@ async function checkBits() {
 async function client(until) {
   while (runTime() < until) {
     const what = random(40);
+    const before = stopped;
     await (what === 0 ? changeAdapters() : what === 1 ? slowConnection() : what === 2 ? checkBits() : oneRequest())
-      .catch((error) => fault(String(error.cause ?? error)));
+      .catch(async (error) => {
+        await sleep(150);
+        if (stopped === before) fault(String(error.cause ?? error));
+      });
   }
 }
 

@@ -276,7 +276,7 @@ TEST_F(OptimizerTest, SkippedStepsDoNotCountAsUpdates) {
 
 TEST(Schedule, FollowsTransformers) {
   const auto at = [](const char* type, std::int64_t step, std::int64_t warmup = 10,
-                     std::int64_t cycles = 1) {
+                     double cycles = 1) {
     return Schedule{ParseSchedulerType(type), 2.0, warmup, 110, cycles}.At(step);
   };
   for (const std::string& type : SchedulerNames()) {

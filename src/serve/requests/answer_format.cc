@@ -16,6 +16,8 @@
 namespace qlora {
 namespace {
 
+constexpr std::string_view kOlderName = "output_format";
+
 ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
   if (type == "json_object") return JsonObjectGrammar();
   // Chat completions have the schema in an object of its own.
@@ -40,6 +42,27 @@ AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view fie
   return {.grammar = std::make_shared<const ByteGrammar>(GrammarOf(*format, type)),
           .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
           .path = format->path()};
+}
+
+void RefuseOtherForms(const RequestFields& body, std::string_view own) {
+  const auto refuse = [&](const RequestFields& holder, std::string_view name, bool is_own) {
+    const OrderedJson* form = holder.Find(name);
+    // Some clients send an empty text, or a format that is none.
+    if (is_own || form == nullptr || *form == "") return;
+    if (form->is_object() && form->contains("type") && (*form)["type"] == "text") return;
+    holder.Refuse(name, fmt::format("this interface holds answers to a form by {}", own));
+  };
+  for (const char* name :
+       {"response_format", "output_format", "json_schema", "grammar", "guided_json", "guided_regex",
+        "guided_choice", "guided_grammar", "structured_outputs"}) {
+    refuse(body, name, own == name || (own == "output_config.format" && name == kOlderName));
+  }
+  for (const char* holder : {"text", "output_config"}) {
+    const OrderedJson* object = body.Find(holder);
+    if (object == nullptr || !object->is_object()) continue;
+    refuse(RequestFields(*object, body.PathOf(holder)), "format",
+           own == std::string(holder) + ".format");
+  }
 }
 
 void HoldToFormat(const ServedModel& model, const ConversationRequest& request,

@@ -1,5 +1,5 @@
-// The form of JSON that a request asks its answer to have: response_format, text.format and
-// output_config.format.
+// The form of JSON that a request asks its answer to have: response_format, text.format,
+// output_config.format and, its older name, output_format.
 #ifndef QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
 #define QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
 
@@ -17,6 +17,10 @@ namespace qlora {
 // Errors: ApiError 400 that names what is not kept.
 AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view field,
                                const ServedModel& model);
+
+// Refuses a form that is asked for under a name of other interfaces or servers, which would be
+// ignored. own: the name that the interface has for it, such as "text.format".
+void RefuseOtherForms(const RequestFields& body, std::string_view own);
 
 // Holds the answer to such a prompt to the format of the conversation. Errors: ApiError 400 for
 // what does not go together with a format.

@@ -29,10 +29,11 @@ std::string ContentOf(const RequestFields& message) {
   for (std::int64_t i = 0; i < std::ssize(content); ++i) {
     const RequestFields part(content[i], ItemPath(path, i));
     const std::string type = part.NeedText("type");
-    if (type != "text") {
+    // What an answer that refused said is text, too.
+    if (type != "text" && type != "refusal") {
       part.Refuse("type", fmt::format("parts of text are read here, not '{}'", type));
     }
-    text += part.NeedText("text");
+    text += part.NeedText(type);
   }
   return text;
 }
@@ -128,6 +129,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadChatMessages(body, request.conversation);
   ReadTools(body, request.conversation);
   RefuseOthers(body);
+  RefuseOtherForms(body, "response_format");
   request.conversation.format = ReadAnswerFormat(body, "response_format", *request.model);
   if (const auto variables = body.Object("chat_template_kwargs")) {
     request.conversation.variables = variables->json();

@@ -173,7 +173,8 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   ReadMessages(body, request);
   ReadTools(body, request);
   ReadThinking(body, model, request);
-  request.format = ReadAnswerFormat(body, "output_format", model);  // the older place
+  RefuseOtherForms(body, "output_config.format");
+  request.format = ReadAnswerFormat(body, "output_format", model);
   if (const auto output = body.Object("output_config"); output && output->Has("format")) {
     request.format = ReadAnswerFormat(*output, "format", model);
   }

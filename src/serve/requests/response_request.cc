@@ -189,6 +189,7 @@ ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedM
   ReadInput(body, request.messages);
   ReadTools(body, request);
   ReadEffort(body, model, request);
+  RefuseOtherForms(body, "text.format");
   if (const auto text = body.Object("text")) {
     request.format = ReadAnswerFormat(*text, "format", model);
   }

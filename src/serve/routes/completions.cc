@@ -83,6 +83,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
   GenerationRequest& generation = request.generation;
+  RefuseOtherForms(body, "response_format");
   generation.format = ReadAnswerFormat(body, "response_format", *request.model);
   generation.model = request.model->name;
   ReadSampling(body, *request.model, generation);
