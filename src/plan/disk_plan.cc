@@ -49,13 +49,14 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const
   plan.checkpoint =
       bare_adapter + tokenizer.checkpoint + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
-  // Checkpoints by save_steps and the like, of evaluations that may be the best, and of the last
-  // step. While the oldest is not yet removed there is one more than the limit, which the newest
-  // and the best one may exceed.
+  // Checkpoints by save_steps and the like, of the best evaluation and, until it is removed, of the
+  // best one before, and of the last step. While the oldest is not yet removed there is one more
+  // than the limit, which the newest and the best one may exceed.
   const Interval every = SaveInterval(options, total_steps);
   std::int64_t most = TimesIn(every, total_steps, steps_per_epoch);
   if (options.load_best_model_at_end) {
-    most += TimesIn(EvalInterval(options, total_steps), total_steps, steps_per_epoch);
+    most += std::min<std::int64_t>(
+        TimesIn(EvalInterval(options, total_steps), total_steps, steps_per_epoch), 2);
   }
   if (every.steps == 0 || total_steps % every.steps != 0) ++most;
   const std::int64_t least = options.load_best_model_at_end ? 2 : 1;

@@ -49,12 +49,12 @@ bool CheckpointSaver::IsDue(const StepPlace& place, bool best) const {
          (best && KeepsBest());
 }
 
-void CheckpointSaver::Save(const TrainPosition& at) {
+void CheckpointSaver::Save(const TrainPosition& at, bool stays) {
   CheckAdaptersAgree(loaded_);
   if (!loaded_.communicator.is_root()) return;
   FollowFolder(at);
   try {
-    Write(at);
+    Write(at, stays);
   } catch (const Error& error) {  // a full disk, or a NaN, which cannot be stored
     if (!HasFolder()) ThrowMoved();
     const std::string& run_dir = plan_.options.output_dir;
@@ -94,7 +94,7 @@ void CheckpointSaver::FollowFolder(const TrainPosition& at) {
   WriteRunInfo(plan_);  // so that the new folder can be resumed
 }
 
-void CheckpointSaver::Write(const TrainPosition& at) {
+void CheckpointSaver::Write(const TrainPosition& at, bool stays) {
   const std::string& run_dir = plan_.options.output_dir;
   // The best checkpoint of a run that is resumed in another folder.
   if (KeepsBest() && at.best.step != at.step && !best_.empty() &&
@@ -109,8 +109,12 @@ void CheckpointSaver::Write(const TrainPosition& at) {
         if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
         WriteDecisions(plan_, unfinished);
       });
-  // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
-  if (at.best.step == at.step) best_ = dir;
+  if (KeepsBest() && at.best.step == at.step) {
+    // The old best is no longer needed. One that was due counts like any other.
+    if (!best_stays_ && best_ != dir) DiscardCheckpoint(best_);
+    best_ = dir;
+    best_stays_ = stays;
+  }
   if (plan_.options.save_total_limit > 0) {
     RemoveOldCheckpoints(run_dir, plan_.options.save_total_limit, at.step,
                          KeepsBest() ? at.best.step : -1);

@@ -33,15 +33,16 @@ class CheckpointSaver {
   // after an evaluation that is the `best` so far.
   bool IsDue(const StepPlace& place, bool best) const;
   // Compares the adapters of all ranks, then, on rank 0, writes the checkpoint of `at` and removes
-  // the oldest ones beyond save_total_limit.
-  void Save(const TrainPosition& at);
+  // the oldest ones beyond save_total_limit. stays: false for one that is due as the best alone,
+  // which goes once another one is better.
+  void Save(const TrainPosition& at, bool stays);
   // Leaves the adapter of the last step in output_dir, then in its place, with
   // load_best_model_at_end, the adapter of the best evaluation, so that a failure leaves one of the
   // two.
   void SaveResult(const TrainPosition& at);
 
  private:
-  void Write(const TrainPosition& at);
+  void Write(const TrainPosition& at, bool stays);
   // Goes on in a new folder, with a warning, where output_dir was renamed or removed. Errors:
   // Runtime where a folder of that name is there again, or the best checkpoint is out of reach.
   void FollowFolder(const TrainPosition& at);
@@ -55,6 +56,7 @@ class CheckpointSaver {
   const TrainPlan& plan_;
   LoadedRun& loaded_;
   std::filesystem::path best_;  // the checkpoint of the best evaluation
+  bool best_stays_ = true;      // that of an earlier process may have been due
   const FolderLock& lock_;
   bool moved_ = false;   // output_dir is another folder than at the start
   FolderLock new_lock_;  // holds that folder

@@ -102,7 +102,8 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
   const bool keeps = best && plan.options.load_best_model_at_end;
   out.stop.AskToFinish();
   const bool ends = (was_due || out.stop.Finishes()) && out.stop.Ended(at);
-  if (keeps || ends || out.stop.interrupted()) out.checkpoints.Save(at);
+  const bool stays = ends || out.stop.interrupted();
+  if (keeps || stays) out.checkpoints.Save(at, stays);
   if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
 }
 
@@ -152,7 +153,8 @@ void TrainingLoop(const TrainPlan& plan, const StepLimit& limit, LoadedRun& load
     if (out.samples.IsDue(at)) out.samples.Write(at);
     out.stop.AskToFinish();
     const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
-    if (out.checkpoints.IsDue(place, best) || last) out.checkpoints.Save(at);
+    const bool stays = last || out.checkpoints.IsDue(place, false);
+    if (stays || out.checkpoints.IsDue(place, best)) out.checkpoints.Save(at, stays);
     out.stop.ThrowIfDiverged(at, result);
     out.stop.AskToFinish();  // the observer has heard of the checkpoint
   }

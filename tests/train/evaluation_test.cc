@@ -1,5 +1,6 @@
 // Evaluation during training: token accuracy, the best checkpoint, early stopping.
 #include <map>
+#include <set>
 
 #include "checkpoint/best_evaluation.h"
 #include "checkpoint/checkpoint_folders.h"
@@ -108,6 +109,20 @@ TEST_F(EvaluationTest, KeepsTheBestCheckpointAndEndsWithIt) {
   const fs::path kept = CheckpointDir(options.output_dir, best);
   EXPECT_EQ(ReadTextFile(kept / "adapter_model.safetensors"), Adapter("run"));
   EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 2u);  // the best and the newest
+}
+
+TEST_F(EvaluationTest, ACheckpointOfTheBestAloneGoesWithABetterOne) {
+  TrainOptions options = EvalOptions("run");
+  options.load_best_model_at_end = true;
+  options.save_steps = 16;
+  Evals evals;
+  const std::int64_t best = Train(options, evals).best_step;
+  std::set<std::int64_t> expected = {16, 32, 40, best};
+  std::set<std::int64_t> found;
+  for (const fs::path& dir : ListCheckpoints(options.output_dir)) {
+    found.insert(StepOfCheckpoint(dir).value());
+  }
+  EXPECT_EQ(found, expected);
 }
 
 TEST_F(EvaluationTest, ABestCheckpointThatIsTheNewestCountsOnce) {
