@@ -134,7 +134,8 @@ TEST_F(OllamaTemplateTest, WhatCannotBeWrittenIsSaid) {
 // Tools that a template reads, to refuse them, are not lost.
 TEST_F(OllamaTemplateTest, ToolsThatAreShownAreSaid) {
   const std::string turns =
-      "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[assistant]";
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}";
   EXPECT_THAT(Of("{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + turns).notes,
               testing::Each(testing::Not(HasSubstr("tools"))));
   EXPECT_THAT(Of("{% if tools %}{{ tools | tojson }}{% endif %}" + turns).notes,

@@ -280,11 +280,14 @@ TEST(Schedule, FollowsTransformers) {
     return Schedule{ParseSchedulerType(type), 2.0, warmup, 110, cycles}.At(step);
   };
   for (const std::string& type : SchedulerNames()) {
-    if (type == "constant") continue;
+    if (type == "constant" || type == "cosine_warmup_with_min_lr") continue;
     EXPECT_EQ(at(type.c_str(), 0), 0) << type;
     EXPECT_EQ(at(type.c_str(), 5), 1) << type;
     EXPECT_EQ(at(type.c_str(), 10), 2) << type;
   }
+  // Begins with one step of its warm-up, not with none.
+  EXPECT_DOUBLE_EQ(at("cosine_warmup_with_min_lr", 0), 0.2);
+  EXPECT_DOUBLE_EQ(at("cosine_warmup_with_min_lr", 9), 2);
   EXPECT_EQ(at("constant", 0), 2);
   EXPECT_EQ(at("constant_with_warmup", 109), 2);
   EXPECT_DOUBLE_EQ(at("linear", 60), 1);
