@@ -75,9 +75,24 @@ Names NamesOfEnvironment() {
   return {all.substr(0, plus), plus == all.npos ? "" : all.substr(plus + 1)};
 }
 
+// The place in kInt8Dots of what QLORA_TARGET names, or the first one. Errors: InvalidInput for an
+// unknown name.
+const Int8Dots* FirstDots() {
+  const std::string_view name = NamesOfEnvironment().dots;
+  if (name.empty()) return kInt8Dots;
+  const auto* named = std::ranges::find(
+      kInt8Dots, name, [](Int8Dots dots) { return std::string_view(NameOf(dots)); });
+  if (named == std::end(kInt8Dots)) {
+    ThrowInvalidInput("QLORA_TARGET: expected {} behind the plus, found '{}'",
+                      HWY_ARCH_X86 ? "amx, vnni, madd or float" : "usmmla, sdot or float", name);
+  }
+  return named;
+}
+
 // Returns the target that QLORA_TARGET names, or the best one. Errors: InvalidInput for an unknown
 // name, or for a target that this machine lacks.
 SimdTarget FromEnvironment() {
+  FirstDots();
   const std::string_view value = NamesOfEnvironment().target;
   if (value.empty()) return BestSimdTarget();
   const SimdTarget most = SimdTargets().back();
@@ -163,17 +178,8 @@ bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
 }
 
 Int8Dots ActiveInt8Dots() {
-  const std::string_view name = NamesOfEnvironment().dots;
-  const auto* named =
-      name.empty() ? kInt8Dots : std::ranges::find(kInt8Dots, name, [](Int8Dots dots) {
-        return std::string_view(NameOf(dots));
-      });
-  if (named == std::end(kInt8Dots)) {
-    ThrowInvalidInput("QLORA_TARGET: expected {} behind the plus, found '{}'",
-                      HWY_ARCH_X86 ? "amx, vnni, madd or float" : "usmmla, sdot or float", name);
-  }
   const SimdTarget target = ActiveSimdTarget();
-  return *std::find_if(named, std::end(kInt8Dots),
+  return *std::find_if(FirstDots(), std::end(kInt8Dots),
                        [&](Int8Dots dots) { return HasInt8Dots(target, dots); });
 }
 

@@ -25,12 +25,13 @@ std::string ByteOf(const std::string& text) {
 }  // namespace
 
 std::string TokenBytes(const Tokenizer& tokenizer, std::int32_t id) {
+  const bool is_added = std::ranges::count(tokenizer.spec().added_tokens, id, &AddedToken::id) != 0;
+  return is_added ? tokenizer.TokenText(id) : BytesOfVocabulary(tokenizer, id);
+}
+
+std::string BytesOfVocabulary(const Tokenizer& tokenizer, std::int32_t id) {
   const std::string text = tokenizer.TokenText(id);
   const TokenizerSpec& spec = tokenizer.spec();
-  // Added tokens are texts as they are.
-  const bool is_added = std::ranges::any_of(
-      spec.added_tokens, [id](const AddedToken& token) { return token.id == id; });
-  if (is_added) return text;
   if (spec.kind == TokenizerKind::kByteLevelBpe) return BytesOfByteCharacters(text).value_or(text);
   if (std::string byte = spec.byte_fallback ? ByteOf(text) : ""; !byte.empty()) return byte;
   return ReplaceAll(text, kSpaceMark, " ");

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "io/json.h"
+#include "qlora/error.h"
 #include "serve/answers/answer_forms.h"
 #include "serve/structured/json_grammar.h"
 #include "serve/structured/json_schema_grammar.h"
@@ -32,6 +33,31 @@ const CallForm* JsonForm(const ServedModel& model) {
         return token.special && (token.content == form.open || token.content == form.close);
       });
   return is_special ? nullptr : &form;
+}
+
+ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& request) {
+  JsonGrammar grammar;
+  GrammarBuilder& builder = grammar.builder();
+  const GrammarState end = form.close.empty()
+                               ? builder.end()
+                               : builder.Literal("\n" + std::string(form.close), builder.end());
+  const char* arguments = form.is_whole_answer ? "parameters" : "arguments";
+  std::vector<GrammarState> calls;
+  for (std::int64_t i = 0; i < std::ssize(request.tools); ++i) {
+    const OrderedJson& tool = request.tools[i]["function"];
+    if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
+    const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
+    const GrammarState value =
+        JsonSchemaValue(grammar, tool["parameters"], path, builder.Literal("}", end));
+    calls.push_back(builder.Literal(
+        fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
+  }
+  if (calls.empty()) {
+    RefuseField(kField, fmt::format("there is no tool '{}'", FirstBytes(request.choice.name, 60)));
+  }
+  const GrammarState call = builder.Either(std::move(calls));
+  const std::string open = form.open.empty() ? "" : std::string(form.open) + "\n";
+  return grammar.Finish(builder.Literal(open, call));
 }
 
 }  // namespace
@@ -62,31 +88,13 @@ AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& re
                                     "none",
                                     model.name));
   }
-  JsonGrammar grammar;
-  GrammarBuilder& builder = grammar.builder();
-  const GrammarState end = form->close.empty()
-                               ? builder.end()
-                               : builder.Literal("\n" + std::string(form->close), builder.end());
-  const char* arguments = form->is_whole_answer ? "parameters" : "arguments";
-  std::vector<GrammarState> calls;
-  for (std::int64_t i = 0; i < std::ssize(request.tools); ++i) {
-    const OrderedJson& tool = request.tools[i]["function"];
-    if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
-    const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
-    const GrammarState value =
-        JsonSchemaValue(grammar, tool["parameters"], path, builder.Literal("}", end));
-    calls.push_back(builder.Literal(
-        fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
+  try {
+    return {.grammar = std::make_shared<const ByteGrammar>(GrammarOfCalls(*form, request)),
+            .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
+            .path = kField};
+  } catch (const Error& error) {
+    RefuseField(kField, error.what());
   }
-  if (calls.empty()) {
-    RefuseField(kField, fmt::format("there is no tool '{}'", FirstBytes(request.choice.name, 60)));
-  }
-  const GrammarState call = builder.Either(std::move(calls));
-  const std::string open = form->open.empty() ? "" : std::string(form->open) + "\n";
-  return {
-      .grammar = std::make_shared<const ByteGrammar>(grammar.Finish(builder.Literal(open, call))),
-      .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
-      .path = kField};
 }
 
 }  // namespace qlora

@@ -36,14 +36,20 @@ class CallSearch {
     marks_[rule] = Mark::kDone;
     return found;
   }
-  bool Walk(GrammarState at) {
-    if (seen_[at]) return false;
-    seen_[at] = true;
-    const ByteGrammar::State& state = grammar_.states[at];
-    if (state.kind == Kind::kCall) return Enter(state.what);
-    if (state.kind != Kind::kEither) return false;
-    return std::ranges::any_of(grammar_.choices[state.what],
-                               [this](GrammarState choice) { return Walk(choice); });
+  bool Walk(GrammarState begin) {
+    std::vector<GrammarState> open = {begin};
+    while (!open.empty()) {
+      const GrammarState at = open.back();
+      open.pop_back();
+      if (seen_[at]) continue;
+      seen_[at] = true;
+      const ByteGrammar::State& state = grammar_.states[at];
+      if (state.kind == Kind::kCall && Enter(state.what)) return true;
+      if (state.kind != Kind::kEither) continue;
+      const std::vector<GrammarState>& choices = grammar_.choices[state.what];
+      open.insert(open.end(), choices.begin(), choices.end());
+    }
+    return false;
   }
 
   const ByteGrammar& grammar_;
@@ -126,8 +132,74 @@ ByteGrammar GrammarBuilder::Finish(GrammarState begin) {
   if (CallSearch(grammar_).FindsCycle()) {
     throw Error(ErrorCode::kInvalidInput, "a schema refers to itself alone");
   }
+  LeaveOutEndless(begin);
+  for (GrammarRule rule = 0; rule < grammar_.rules.size(); ++rule) {
+    if (grammar_.nests[rule]) grammar_.nests[rule] = CallsItself(rule);
+  }
   grammar_.begin = begin;
   return std::move(grammar_);
+}
+
+// A state has an end where a way from it comes to that of its rule. Most states are younger than
+// those that they lead to, so that few rounds find all.
+void GrammarBuilder::LeaveOutEndless(GrammarState begin) {
+  std::vector<bool> has_end(grammar_.states.size());
+  const auto ends = [&](const ByteGrammar::State& state) {
+    switch (state.kind) {
+      case Kind::kEnd:
+        return true;
+      case Kind::kBytes:
+        return bool{has_end[state.next]};
+      case Kind::kCall:
+        return has_end[state.next] && has_end[grammar_.rules[state.what]];
+      case Kind::kEither:
+        return std::ranges::any_of(grammar_.choices[state.what],
+                                   [&](GrammarState choice) { return bool{has_end[choice]}; });
+    }
+    return false;
+  };
+  for (bool changes = true; changes;) {
+    changes = false;
+    for (std::size_t i = 0; i < has_end.size(); ++i) {
+      if (has_end[i] || !ends(grammar_.states[i])) continue;
+      has_end[i] = true;
+      changes = true;
+    }
+  }
+  if (!has_end[begin]) {
+    throw Error(ErrorCode::kInvalidInput, "no value of the schema comes to an end");
+  }
+  for (std::vector<GrammarState>& choices : grammar_.choices) {
+    std::erase_if(choices, [&](GrammarState choice) { return !has_end[choice]; });
+  }
+}
+
+bool GrammarBuilder::CallsItself(GrammarRule rule) const {
+  std::vector<bool> seen(grammar_.states.size());
+  std::vector<GrammarState> open = {grammar_.rules[rule]};
+  while (!open.empty()) {
+    const GrammarState at = open.back();
+    open.pop_back();
+    if (seen[at]) continue;
+    seen[at] = true;
+    const ByteGrammar::State& state = grammar_.states[at];
+    switch (state.kind) {
+      case Kind::kEnd:
+        break;
+      case Kind::kCall:
+        if (state.what == rule) return true;
+        open.push_back(grammar_.rules[state.what]);
+        open.push_back(state.next);
+        break;
+      case Kind::kBytes:
+        open.push_back(state.next);
+        break;
+      case Kind::kEither:
+        for (const GrammarState choice : grammar_.choices[state.what]) open.push_back(choice);
+        break;
+    }
+  }
+  return false;
 }
 
 GrammarState GrammarBuilder::Add(ByteGrammar::State state) {

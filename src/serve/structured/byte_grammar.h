@@ -38,7 +38,7 @@ struct ByteGrammar {
   std::vector<ByteSet> sets;
   std::vector<std::vector<GrammarState>> choices;
   std::vector<GrammarState> rules;  // where each begins
-  std::vector<bool> nests;          // of rules: calls of these may stand in each other without end
+  std::vector<bool> nests;          // of rules: calls of these stand in each other without end
   GrammarState begin = 0;
 };
 
@@ -72,17 +72,21 @@ class GrammarBuilder {
     return again;
   }
 
-  // A rule may be called before it is set. nests: by itself, through others.
+  // A rule may be called before it is set. nests: its calls are counted, where they lead back to
+  // it; each way back has such a rule.
   GrammarRule NewRule(bool nests = false);
   void SetRule(GrammarRule rule, GrammarState begin) { grammar_.rules[rule] = begin; }
   GrammarState Call(GrammarRule rule, GrammarState next);
 
-  // Errors: InvalidInput for rules that call themselves before they read a byte.
+  // Leaves out what comes to no end. Errors: InvalidInput where nothing is left, and for rules that
+  // call themselves before they read a byte.
   ByteGrammar Finish(GrammarState begin);
 
  private:
   GrammarState Add(ByteGrammar::State state);
   GrammarState TextsFrom(std::span<const std::string> sorted, std::size_t at, GrammarState next);
+  void LeaveOutEndless(GrammarState begin);
+  bool CallsItself(GrammarRule rule) const;
   void SetChoices(GrammarState either, std::vector<GrammarState> choices);
 
   ByteGrammar grammar_;

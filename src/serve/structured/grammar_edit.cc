@@ -27,12 +27,14 @@ bool GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> l
     return true;
   }
   const std::vector<bool>& mask = Mask();
-  const bool can_end = reader_.CanEnd(position_) && !ends_.empty();
-  bool may_go_on = can_end;
+  const bool can_end = reader_.CanEnd(position_);
+  bool may_go_on = false;
   for (std::size_t token = 0; token < logits.size(); ++token) {
-    if (mask[token]) {
+    // An end need not be special: its text is none of the form.
+    const bool is_end = std::ranges::count(ends_, static_cast<std::int32_t>(token)) != 0;
+    if (is_end ? can_end : mask[token]) {
       may_go_on = true;
-    } else if (!can_end || !std::ranges::count(ends_, static_cast<std::int32_t>(token))) {
+    } else {
       logits[token] = kNever;
     }
   }
@@ -54,7 +56,7 @@ void GrammarEdit::Read(std::int32_t token) {
 
 const std::vector<bool>& GrammarEdit::Mask() {
   if (masks_.size() == kMostMasks) masks_.clear();
-  if (reader_.size() > kMostPositions) {
+  if (reader_.bytes() > kMostBytes) {
     masks_.clear();
     position_ = reader_.ForgetOthers(position_);
   }

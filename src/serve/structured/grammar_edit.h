@@ -2,6 +2,7 @@
 #ifndef QLORA_SERVE_STRUCTURED_GRAMMAR_EDIT_H_
 #define QLORA_SERVE_STRUCTURED_GRAMMAR_EDIT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -23,8 +24,8 @@ class GrammarEdit {
   bool Apply(std::span<const std::int32_t> answer, std::span<float> logits);
 
  private:
-  // A few MB of positions and masks.
-  static constexpr std::size_t kMostPositions = 4096;
+  // Beyond so much all but the position of the answer is forgotten.
+  static constexpr std::size_t kMostBytes = std::size_t{8} << 20;
   static constexpr std::size_t kMostMasks = 64;
 
   void Read(std::int32_t token);

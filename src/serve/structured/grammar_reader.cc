@@ -1,6 +1,8 @@
 #include "serve/structured/grammar_reader.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace qlora {
 namespace {
@@ -12,9 +14,7 @@ using Kind = ByteGrammar::State::Kind;
 GrammarReader::GrammarReader(std::shared_ptr<const ByteGrammar> grammar)
     : grammar_(std::move(grammar)) {
   Clear();
-  Found found;
-  Follow({{grammar_->begin, 0}}, found);
-  begin_ = Number(std::move(found));
+  begin_ = Number(Follow({{grammar_->begin, 0}}));
 }
 
 GrammarReader::Position GrammarReader::Next(Position position, unsigned char byte) {
@@ -24,9 +24,7 @@ GrammarReader::Position GrammarReader::Next(Position position, unsigned char byt
     const ByteGrammar::State& state = grammar_->states[place.state];
     if (grammar_->sets[state.what][byte]) places.push_back({state.next, place.calls});
   }
-  Found found;
-  Follow(std::move(places), found);
-  const Position next = Number(std::move(found));
+  const Position next = Number(Follow(std::move(places)));
   positions_[position].next[byte] = next;
   return next;
 }
@@ -44,14 +42,16 @@ GrammarReader::Position GrammarReader::ForgetOthers(Position position) {
     for (auto at = open.rbegin(); at != open.rend(); ++at) {
       top = Push(calls[*at].next, top, calls[*at].depth > calls_[top].depth);
     }
-    found.places.insert({place.state, top});
+    found.places.push_back({place.state, top});
   }
+  std::ranges::sort(found.places);
   begin_ = kNowhere;
   return Number(std::move(found));
 }
 
-// Adds the states that read a byte and are reached from these places without one.
-void GrammarReader::Follow(std::vector<Place> places, Found& found) {
+// The states that read a byte and are reached from these places without one.
+GrammarReader::Found GrammarReader::Follow(std::vector<Place> places) {
+  Found found;
   std::set<Place> seen;
   while (!places.empty() && found.places.size() < kMostPlaces) {
     const Place place = places.back();
@@ -60,7 +60,7 @@ void GrammarReader::Follow(std::vector<Place> places, Found& found) {
     const ByteGrammar::State& state = grammar_->states[place.state];
     switch (state.kind) {
       case Kind::kBytes:
-        found.places.insert(place);
+        found.places.push_back(place);
         break;
       case Kind::kEither:
         for (const GrammarState choice : grammar_->choices[state.what]) {
@@ -82,6 +82,8 @@ void GrammarReader::Follow(std::vector<Place> places, Found& found) {
         break;
     }
   }
+  std::ranges::sort(found.places);
+  return found;
 }
 
 // Where nothing follows a call, what called before goes on at its end; calls that nest are counted
@@ -102,6 +104,7 @@ GrammarReader::Position GrammarReader::Number(Found found) {
       .places = {found.places.begin(), found.places.end()}, .can_end = found.can_end, .next = {}};
   known.next.fill(kUnknown);
   positions_.push_back(std::move(known));
+  places_ += found.places.size();
   numbers_.emplace(std::move(found), number);
   return number;
 }
@@ -112,6 +115,7 @@ void GrammarReader::Clear() {
   call_numbers_.clear();
   positions_.clear();
   numbers_.clear();
+  places_ = 0;
   Number({});
 }
 

@@ -7,10 +7,11 @@
 #define QLORA_SERVE_STRUCTURED_GRAMMAR_READER_H_
 
 #include <array>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,8 @@ class GrammarReader {
   // True where the text may end.
   bool CanEnd(Position position) const { return positions_[position].can_end; }
 
-  // How many there are.
-  std::size_t size() const { return positions_.size(); }
+  // Bytes that positions take, about.
+  std::size_t bytes() const { return positions_.size() * sizeof(Known) + places_ * kPlaceBytes; }
   // Forgets all but this one, begin() among them. Returns its new number.
   Position ForgetOthers(Position position);
 
@@ -55,7 +56,7 @@ class GrammarReader {
     auto operator<=>(const Place&) const = default;
   };
   struct Found {
-    std::set<Place> places;
+    std::vector<Place> places;  // ascending
     bool can_end = false;
 
     auto operator<=>(const Found&) const = default;
@@ -68,9 +69,10 @@ class GrammarReader {
 
   static constexpr Position kUnknown = ~Position{0};
   // Ways to read a text that are followed at the same time. Further ones are left out.
-  static constexpr std::size_t kMostPlaces = 4096;
+  static constexpr std::size_t kMostPlaces = 1024;
+  static constexpr std::size_t kPlaceBytes = 2 * sizeof(Place);  // in a position, and in numbers_
 
-  void Follow(std::vector<Place> places, Found& found);
+  Found Follow(std::vector<Place> places);
   std::uint32_t Push(GrammarState next, std::uint32_t before, bool nests);
   Position Number(Found found);
   void Clear();
@@ -80,6 +82,7 @@ class GrammarReader {
   std::map<Calls, std::uint32_t> call_numbers_;
   std::vector<Known> positions_;
   std::map<Found, Position> numbers_;
+  std::size_t places_ = 0;  // of all positions
   Position begin_ = kNowhere;
 };
 

@@ -80,6 +80,9 @@ class SchemaCompiler {
       RefuseOthers(schema, alone);
       return Combined(schema, alone, next);
     }
+    for (const char* values : {"const", "enum"}) {
+      if (schema.json().contains(values)) RefuseOthers(schema, values, "type");
+    }
     const Types types = TypesOf(schema);
     for (const auto& [keyword, value] : schema.json().items()) CheckKeyword(schema, keyword, types);
     if (schema.json().contains("const")) {
@@ -269,15 +272,17 @@ class SchemaCompiler {
     if (at == std::end(kKeywords)) {
       schema.Refuse(name, "this keyword is not kept here; leave it out, and check the answer");
     }
-    // It would bind what no value is.
-    if (std::ranges::count(types, at->type) != 0) return;
+    // It would bind what no value is, or numbers, too.
+    const bool binds_numbers = at->type == "integer" && std::ranges::count(types, "number") != 0;
+    if (std::ranges::count(types, at->type) != 0 && !binds_numbers) return;
     schema.Refuse(name,
                   fmt::format("is kept for type {} alone, which this schema is not", at->type));
   }
 
-  static void RefuseOthers(const RequestFields& schema, std::string_view alone) {
+  static void RefuseOthers(const RequestFields& schema, std::string_view alone,
+                           std::string_view taken = "") {
     for (const auto& [name, value] : schema.json().items()) {
-      if (name == alone || IsNote(name)) continue;
+      if (name == alone || name == taken || IsNote(name)) continue;
       schema.Refuse(name, fmt::format("is not kept beside {}", alone));
     }
   }

@@ -15,11 +15,13 @@ std::size_t SharedBytes(std::string_view a, std::string_view b) {
 
 TokenTexts::TokenTexts(const Tokenizer& tokenizer, std::int64_t vocabulary) : texts_(vocabulary) {
   for (std::int64_t token = 0; token < vocabulary; ++token) {
-    texts_[token] = TokenBytes(tokenizer, static_cast<std::int32_t>(token));
+    texts_[token] = BytesOfVocabulary(tokenizer, static_cast<std::int32_t>(token));
   }
   std::vector<bool> is_special(vocabulary);
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
-    if (token.special && token.id < vocabulary) is_special[token.id] = true;
+    if (token.id < 0 || token.id >= vocabulary) continue;
+    texts_[token.id] = tokenizer.TokenText(token.id);
+    is_special[token.id] = token.special;
   }
   for (std::int64_t token = 0; token < vocabulary; ++token) {
     if (!texts_[token].empty() && !is_special[token])

@@ -3,6 +3,7 @@
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 

@@ -36,6 +36,7 @@ void RunFew(const Machine& machine, const ops::Linear& op) {
                                            op.order != SumOrder::kFastest));
   ForwardFewRows(machine, op);
 }
+
 // Prepacked weights whose dot products serve many rows, too.
 bool HaveDotsForMany(const Kernels& kernels, std::span<const LinearView> linears) {
   return kernels.prepacked != nullptr && kernels.prepacked->serves_many &&

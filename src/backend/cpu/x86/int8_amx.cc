@@ -5,6 +5,7 @@
 //   tiles     group 0 | group 1 | group 2   | group 3   |
 //   memory                store 0 | store 1     | store 2     | store 3
 //   vectors                         add 0       | add 1         | add 2 | add 3
+#include <algorithm>
 #include <array>
 #include <utility>
 

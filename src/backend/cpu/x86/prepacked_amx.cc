@@ -9,6 +9,7 @@
 //
 // Values are rounded to bfloat16 before they are scaled. The sum of a row of x and a row of the
 // weight runs over chunks in ascending order, and depends on no other row.
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -192,9 +193,10 @@ HWY_POP_ATTRIBUTES
 namespace qlora::cpu {
 
 const PrepackedKernels* TilePrepackedKernels() {
-  if (ActiveSimdTarget() != SimdTarget::kAmx) return nullptr;
+  const PrepackedKernels* vectors = FloatPrepackedKernels(true);
+  if (vectors == nullptr || ActiveSimdTarget() != SimdTarget::kAmx) return nullptr;
   static const PrepackedKernels kTable = [&] {
-    PrepackedKernels table = *FloatPrepackedKernels(true);  // the order of weights is the same
+    PrepackedKernels table = *vectors;  // the order of weights is the same
     table.batch = kBatch;
     table.serves_many = true;
     table.fewest_repacked_rows = std::numeric_limits<std::int64_t>::max();
