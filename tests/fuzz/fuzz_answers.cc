@@ -21,6 +21,7 @@
 #include "serve/requests/response_request.h"
 #include "serve/structured/grammar_reader.h"
 #include "test_build.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -87,8 +88,11 @@ std::string Shown(AnswerParts parts, std::string_view answer, std::size_t piece)
   return shown;
 }
 
-// However an answer is cut, it has the same parts. bits: of the prompt, and of the request.
-void CheckAnswer(std::string_view text, unsigned bits) {
+// However an answer is cut, it has the same parts. Answers are UTF-8, as Tokenizer::StreamDecoder
+// gives them. bits: of the prompt, and of the request.
+void CheckAnswer(std::string_view bytes, unsigned bits) {
+  std::string storage;
+  const std::string_view text = ValidUtf8(bytes, &storage);
   const auto form = FindAnswerForm(kTemplates[bits / 4 % kTemplates.size()]);
   const bool thinks = bits % 2 == 1;
   const bool calls = bits % 4 < 2;
