@@ -139,7 +139,8 @@ TEST_F(HttpServerTest, AClientThatTakesNothingIsDroppedInTime) {
   client.Ask("GET", "/");
   client.ReadHead();
   WaitFor([&] { return server.open_requests() == 0; });
-  EXPECT_EQ(large.use_count(), 1);
+  // The connection goes soon after its request.
+  WaitFor([&] { return large.use_count() == 1; });
 }
 
 TEST_F(HttpServerTest, AStreamThatIsAbandonedIsNotEnded) {
