@@ -19,11 +19,9 @@ namespace {
 #if HWY_ARCH_X86
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
                                    SimdTarget::kAvx512Bf16, SimdTarget::kAmx};
-#elif HWY_ARCH_ARM_A64
+#else
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kNeonDot,
                                    SimdTarget::kNeonMatrix};
-#else
-constexpr SimdTarget kTargets[] = {SimdTarget::kScalar};
 #endif
 
 // Returns the targets of Highway that this one permits. Better targets have lower bits.

@@ -19,7 +19,6 @@ namespace qlora {
 //             bfloat16, in place of that product, for prepacked weights
 //   aarch64   kScalar, which there means NEON; kNeonDot adds the dot product of bytes (sdot),
 //             kNeonMatrix the products of matrices of bfloat16 and of bytes (bfmmla, usmmla)
-// Other processors have kScalar alone, which there means the vectors that they always have.
 enum class SimdTarget : std::uint8_t {
   kScalar,
   kAvx2,

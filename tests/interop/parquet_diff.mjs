@@ -10,6 +10,7 @@ import {execFileSync} from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
 import {load, readOptions, scratchFolder} from "./peer.mjs";
+import {randomChoices} from "./random_texts.mjs";
 
 const options = readOptions({files: "60", seed: "1"}, ["qlora"], "parquet_diff.mjs --qlora PROGRAM [--files N] [--seed N]");
 const arrow = await load("apache-arrow");
@@ -20,18 +21,8 @@ const {parquetWriteBuffer} = await load("hyparquet-writer");
 const folder = scratchFolder();
 const model = path.join(import.meta.dirname, "../golden/llama-tiny");
 
-// mulberry32
-let state = Number(options.seed) >>> 0;
-function random() {
-  state = (state + 0x6D2B79F5) >>> 0;
-  let t = state;
-  t = Math.imul(t ^ (t >>> 15), t | 1);
-  t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-  return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-}
-const below = (n) => Math.floor(random() * n);
+const {below, pick} = randomChoices(Number(options.seed));
 const chance = (n) => below(n) === 0;
-const pick = (list) => list[below(list.length)];
 const times = (n, f) => Array.from({length: n}, (_, i) => f(i));
 
 const words = "rope mast keel tide Brest naïve Straße 東京 привет 🙂 e\u0301 \"so\" back\\slash tab\there line\nend \u0001".split(" ");

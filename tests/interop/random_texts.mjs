@@ -16,9 +16,8 @@ const ranges = [[0x20, 0x7e], [0xa0, 0x24f], [0x250, 0x36f], [0x370, 0x52f], [0x
   [0x2000, 0x2bff], [0x2c00, 0x2fff], [0x3000, 0x9fff], [0xa000, 0xabff], [0xac00, 0xd7a3], [0xe000, 0xffff], [0x10000, 0x11fff],
   [0x12000, 0x1afff], [0x1b000, 0x1efff], [0x1f000, 0x1ffff], [0x20000, 0x323af], [0x0, 0x10ffff]];
 
-// A seed gives the same texts again.
-export function randomTexts(seed) {
-  // mulberry32
+// Numbers in [0, 1), whole ones below n, and items of lists, by mulberry32.
+export function randomChoices(seed) {
   let state = seed >>> 0;
   function random() {
     state = (state + 0x6D2B79F5) >>> 0;
@@ -29,6 +28,12 @@ export function randomTexts(seed) {
   }
   const below = (n) => Math.floor(random() * n);
   const pick = (list) => list[below(list.length)];
+  return {random, below, pick};
+}
+
+// A seed gives the same texts again.
+export function randomTexts(seed) {
+  const {random, below, pick} = randomChoices(seed);
   const times = (n, f) => Array.from({length: n}, f).join("");
   const codePoint = (low, high) => {
     const c = low + below(high - low + 1);
