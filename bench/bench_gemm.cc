@@ -158,7 +158,7 @@ class ProductLimits {
     // A dense product in 8 bits has another rule of rounding.
     if (shape.M < kManyRows || compute == DType::kI8) return;
     // Other targets have float32 products only.
-    if (ActiveSimdTarget() == SimdTarget::kAvx512Bf16) dense_type_ = compute;
+    if (MultipliesBfloat16(ActiveSimdTarget())) dense_type_ = compute;
     dense_ = MakeDenseGemm(shape.M, shape.N, shape.K, dense_type_, context.threads());
     dense_back_ = MakeDenseGemm(shape.M, shape.K, shape.N, dense_type_, context.threads());
   }

@@ -13,7 +13,7 @@ class CpuBackends final : public BackendFactory {
   // operand would be widened to float32 first, which costs time and precision and saves only
   // memory.
   DType PreferredActivation() const override {
-    return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? DType::kBF16 : DType::kF32;
+    return MultipliesBfloat16(ActiveSimdTarget()) ? DType::kBF16 : DType::kF32;
   }
   std::unique_ptr<Backend> Make(Context& context, const Compute& compute) const override {
     return MakeCpuBackend(context, compute);

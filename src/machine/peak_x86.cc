@@ -223,8 +223,9 @@ const PeakLoop& PeakLoopOf(SimdTarget target, DType compute) {
   switch (target) {
     case SimdTarget::kAvx512Bf16:
       return kLoops[compute == DType::kBF16 ? kBfloat16Zmm : kZmm];
-    case SimdTarget::kAvx512:
     case SimdTarget::kAmx:
+      return kLoops[compute == DType::kBF16 ? kBfloat16Tmm : kZmm];
+    case SimdTarget::kAvx512:
       return kLoops[kZmm];
     case SimdTarget::kAvx2:
       return kLoops[kYmm];

@@ -16,7 +16,7 @@ namespace qlora {
 
 // Ascending: each includes the ones before it that its architecture has.
 //   x86-64    kScalar, kAvx2, kAvx512; kAvx512Bf16 adds the bfloat16 dot product, kAmx tiles of
-//             bfloat16, in place of that product, for prepacked weights
+//             bfloat16
 //   aarch64   kScalar, which there means NEON; kNeonDot adds the dot product of bytes (sdot),
 //             kNeonMatrix the products of matrices of bfloat16 and of bytes (bfmmla, usmmla)
 enum class SimdTarget : std::uint8_t {
@@ -35,7 +35,8 @@ const char* NameOf(SimdTarget target);
 
 // Whether kernels of the target multiply pairs of bfloat16, others widen them to float32.
 inline bool MultipliesBfloat16(SimdTarget target) {
-  return target == SimdTarget::kAvx512Bf16 || target == SimdTarget::kNeonMatrix;
+  return target == SimdTarget::kAvx512Bf16 || target == SimdTarget::kAmx ||
+         target == SimdTarget::kNeonMatrix;
 }
 
 // Returns the targets that this machine has, ascending.

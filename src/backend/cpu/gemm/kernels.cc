@@ -65,16 +65,7 @@ const Kernels& SelectKernels(DType compute) {
   // bfloat16 and multiplied as float32: products of two bfloat16 are exact in float32, so only the
   // order of the sums differs.
   const Kernels* bfloat16 = round ? Bfloat16Kernels() : nullptr;
-  const Kernels& table =
-      bfloat16 != nullptr ? *bfloat16 : *HWY_DYNAMIC_DISPATCH(TableOfTarget)(round);
-  const PrepackedKernels* tiles = round ? TilePrepackedKernels() : nullptr;
-  if (tiles == nullptr) return table;
-  static const Kernels kTiled = [&] {
-    Kernels tiled = table;
-    tiled.prepacked = tiles;
-    return tiled;
-  }();
-  return kTiled;
+  return bfloat16 != nullptr ? *bfloat16 : *HWY_DYNAMIC_DISPATCH(TableOfTarget)(round);
 }
 
 }  // namespace qlora::cpu

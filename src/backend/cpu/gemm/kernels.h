@@ -188,8 +188,6 @@ const Kernels& SelectKernels(DType compute);
 const Kernels* Bfloat16Kernels();
 // Prepacked weights in float32, for tables of AVX-512; null where AVX512_VBMI is missing.
 const PrepackedKernels* FloatPrepackedKernels(bool round);
-// The same by tiles of bfloat16; null where the target in use has none.
-const PrepackedKernels* TilePrepackedKernels();
 
 }  // namespace qlora::cpu
 

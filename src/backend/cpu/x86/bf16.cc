@@ -27,9 +27,24 @@ const Kernels* Bfloat16Kernels() {
       .dot_chunks = bf16::DotChunks,
       .prepacked = bf16::Prepacked(),
   };
+  static const Kernels kTiles = [] {
+    Kernels table = kTable;
+    table.multiply = bf16::MultiplyTiles;
+    table.multiply_chunks = nullptr;
+    table.multiply_decoded_panels = bf16::MultiplyDecodedPanelsTiles;
+    table.prepacked = bf16::PrepackedTiles();
+    return table;
+  }();
   // Asked at run time: the program is compiled for all processors, this folder for processors of
   // the target.
-  return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? &kTable : nullptr;
+  switch (ActiveSimdTarget()) {
+    case SimdTarget::kAvx512Bf16:
+      return &kTable;
+    case SimdTarget::kAmx:
+      return &kTiles;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace qlora::cpu

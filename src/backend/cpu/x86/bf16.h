@@ -14,6 +14,10 @@ void Multiply(const Product& product);
 void DecodeRows(const QuantizedChunks& in, void* out, std::int64_t stride);
 void MultiplyChunks(const QuantizedChunks& in, const Product& product);
 
+// bf16_amx.cc
+void MultiplyTiles(const Product& product);
+void MultiplyDecodedPanelsTiles(const QuantizedChunks& in, void* panels, const Product& product);
+
 // bf16_pack.cc
 void PackRows(const ConstMatrixView& in, float scale, void* out, std::int64_t stride);
 void PackRowsTransposed(const ConstMatrixView& in, void* out, std::int64_t stride);
@@ -36,6 +40,8 @@ const BlockKernels* KernelsOf(BlockFormat format);
 
 // bf16_prepacked.cc. Null where AVX512_VBMI is missing.
 const PrepackedKernels* Prepacked();
+// prepacked_amx.cc. Null likewise.
+const PrepackedKernels* PrepackedTiles();
 
 }  // namespace qlora::cpu::bf16
 

@@ -13,6 +13,7 @@
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/int8.h"
+#include "backend/cpu/x86/tiles-inl.h"
 #include "backend/int8/codes.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512)
@@ -20,7 +21,6 @@ HWY_PUSH_ATTRIBUTES(QLORA_AVX512)
 namespace qlora::cpu {
 namespace {
 
-constexpr int kTileRows = 16;
 constexpr Index kTileDepth = 64;
 constexpr int kMostGroups = 4;  // of a block of sums, each of which has a tile
 static_assert(kTileRows == kInt8Vector && kTileDepth == kInt8Depth);
@@ -29,39 +29,12 @@ static_assert(kTileRows == kInt8Vector && kTileDepth == kInt8Depth);
 constexpr int kFirstOfRows = 4;
 constexpr int kFirstOfLanes = 6;
 
-struct TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t first_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 void Begin() {
   static constexpr TileConfig kConfig;
-  __asm__ volatile("ldtilecfg %0" : : "m"(kConfig));
-}
-
-void End() { __asm__ volatile("tilerelease"); }
-
-// Instructions are written as such, because intrinsics of GCC 12 do not say that they read memory.
-template <int kTile>
-HWY_INLINE void Load(const void* from, Index stride) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
-                   :
-                   : "r"(from), "r"(stride), "i"(kTile)
-                   : "memory");
+  BeginTiles(kConfig);
 }
 
 using Sums = std::int32_t[kTileRows][kInt8Vector];
-
-template <int kTile>
-HWY_INLINE void Store(Sums& to) {
-  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
-                   :
-                   : "r"(&to), "r"(Index{sizeof(to[0])}), "i"(kTile)
-                   : "memory");
-}
 
 // The operands of a block of sums.
 struct Operands {
@@ -77,16 +50,14 @@ struct Operands {
 template <int kGroup, int kHalf>
 HWY_INLINE void AddHalf(const Operands& in) {
   constexpr Index kFirst = kGroup * int8::kGroup + kHalf * kTileDepth;
-  Load<kFirstOfRows + kHalf>(in.a + kFirst, kInt8Stride);
-  Load<kFirstOfLanes + kHalf>(in.panel + kFirst / kInt8Step * in.panel_stride, in.panel_stride);
-  __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"
-                   :
-                   : "i"(kGroup), "i"(kFirstOfRows + kHalf), "i"(kFirstOfLanes + kHalf));
+  LoadTile<kFirstOfRows + kHalf>(in.a + kFirst, kInt8Stride);
+  LoadTile<kFirstOfLanes + kHalf>(in.panel + kFirst / kInt8Step * in.panel_stride, in.panel_stride);
+  MultiplyBytes<kGroup, kFirstOfRows + kHalf, kFirstOfLanes + kHalf>();
 }
 
 template <int kGroup, int kGroups>
 HWY_INLINE void MultiplyGroup(const Operands& in) {
-  __asm__ volatile("tilezero %%tmm%c0" : : "i"(kGroup));
+  ClearTile<kGroup>();
   AddHalf<kGroup, 0>(in);
   const bool whole = in.depth - kGroup * int8::kGroup > kTileDepth;
   if (kGroup + 1 < kGroups || whole) AddHalf<kGroup, 1>(in);
@@ -106,7 +77,8 @@ HWY_INLINE void AddScaled(const Sums& sums, const float* scales, __m512 (&total)
 template <int kStep, int kGroups>
 HWY_INLINE void Steps(const Operands& in, Sums (&sums)[kGroups], __m512 (&total)[kTileRows]) {
   if constexpr (kStep < kGroups) MultiplyGroup<kStep, kGroups>(in);
-  if constexpr (kStep > 0 && kStep <= kGroups) Store<kStep - 1>(sums[kStep - 1]);
+  if constexpr (kStep > 0 && kStep <= kGroups)
+    StoreTile<kStep - 1>(sums[kStep - 1], sizeof(sums[0][0]));
   if constexpr (kStep > 1) {
     AddScaled(sums[kStep - 2], in.scales + (kStep - 2) * in.scale_stride, total);
   }
@@ -159,7 +131,7 @@ void Multiply(const Int8Product& p) {
 }  // namespace
 
 const Int8Kernels& AmxKernels() {
-  static constexpr Int8Kernels kKernels = {0, Multiply, Begin, End};
+  static constexpr Int8Kernels kKernels = {0, Multiply, Begin, EndTiles};
   return kKernels;
 }
 

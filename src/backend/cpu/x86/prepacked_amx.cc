@@ -14,48 +14,33 @@
 #include <limits>
 
 #include "backend/cpu/x86/avx512-inl.h"
+#include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
-#include "machine/simd_target.h"
+#include "backend/cpu/x86/tiles-inl.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16,avx512vbmi")
 // With these target options.
 #include "backend/cpu/x86/pair_values-inl.h"
 #include "backend/cpu/x86/prepacked_dot-inl.h"
 
-namespace qlora::cpu {
+namespace qlora::cpu::bf16 {
 namespace {
 
-constexpr int kTileRows = 16;
 constexpr Index kTileColumns = kChunk / 2;
 constexpr Index kHalf = 2 * kTileColumns;  // bytes of a row of half a chunk: of a row of a tile
-static_assert(kHalf == kCacheLine && kPrepackedRows == kTileRows);
+static_assert(kHalf == kTileBytes && kPrepackedRows == kTileRows);
 // Rows of x that meet decoded values one after the other: 1.4 MiB of the second-level cache for
 // 5632 columns. More rows decode a panel again, which takes an eighth of their products.
 constexpr Index kBatch = 128;
 
 // Tiles: 0 has sums, 2 and 3 the halves of 16 rows of x; 1, 4 and 5 the same of fewer rows, the
 // last ones; 6 and 7 the halves of a chunk of the weight.
-struct TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t first_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {kHalf, kHalf, kHalf, kHalf, kHalf, kHalf, kHalf, kHalf};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// Gives this thread tiles, until it is destroyed.
-class TilesOf {
- public:
-  explicit TilesOf(Index count) {
-    TileConfig config;
-    const auto last = static_cast<std::uint8_t>(count % kTileRows);
-    if (last != 0) config.rows[1] = config.rows[4] = config.rows[5] = last;
-    __asm__ volatile("ldtilecfg %0" : : "m"(config));
-  }
-  TilesOf(const TilesOf&) = delete;
-  TilesOf& operator=(const TilesOf&) = delete;
-  ~TilesOf() { __asm__ volatile("tilerelease"); }
-};
+TileConfig ConfigFor(Index count) {
+  TileConfig config;
+  const auto last = static_cast<std::uint8_t>(count % kTileRows);
+  if (last != 0) config.rows[1] = config.rows[4] = config.rows[5] = last;
+  return config;
+}
 
 using Values = std::uint32_t[kChunk / 2][kPrepackedRows];  // a chunk: pairs of columns
 using Sums = float[kTileRows][kPrepackedRows];
@@ -64,29 +49,16 @@ using Sums = float[kTileRows][kPrepackedRows];
 // the columns of x comes the next one.
 template <bool kLast>
 HWY_INLINE void MultiplyChunk(const std::byte* x, Index half, const Values& values, Sums& sums) {
-  if constexpr (kLast) {
-    __asm__ volatile(
-        "tilezero %%tmm1\n\t"
-        "tileloadd (%0,%5,1), %%tmm4\n\ttileloadd (%2,%5,1), %%tmm6\n\t"
-        "tdpbf16ps %%tmm6, %%tmm4, %%tmm1\n\t"
-        "tileloadd (%1,%5,1), %%tmm5\n\ttileloadd (%3,%5,1), %%tmm7\n\t"
-        "tdpbf16ps %%tmm7, %%tmm5, %%tmm1\n\t"
-        "tilestored %%tmm1, (%4,%5,1)"
-        :
-        : "r"(x), "r"(x + half), "r"(values), "r"(values + kTileRows), "r"(sums), "r"(kHalf)
-        : "memory");
-  } else {
-    __asm__ volatile(
-        "tilezero %%tmm0\n\t"
-        "tileloadd (%0,%5,1), %%tmm2\n\ttileloadd (%2,%5,1), %%tmm6\n\t"
-        "tdpbf16ps %%tmm6, %%tmm2, %%tmm0\n\t"
-        "tileloadd (%1,%5,1), %%tmm3\n\ttileloadd (%3,%5,1), %%tmm7\n\t"
-        "tdpbf16ps %%tmm7, %%tmm3, %%tmm0\n\t"
-        "tilestored %%tmm0, (%4,%5,1)"
-        :
-        : "r"(x), "r"(x + half), "r"(values), "r"(values + kTileRows), "r"(sums), "r"(kHalf)
-        : "memory");
-  }
+  constexpr int kSums = kLast ? 1 : 0;
+  constexpr int kRowsOfX = kLast ? 4 : 2;
+  ClearTile<kSums>();
+  LoadTile<kRowsOfX>(x, kHalf);
+  LoadTile<6>(values, kHalf);
+  MultiplyPairs<kSums, kRowsOfX, 6>();
+  LoadTile<kRowsOfX + 1>(x + half, kHalf);
+  LoadTile<7>(values + kTileRows, kHalf);
+  MultiplyPairs<kSums, kRowsOfX + 1, 7>();
+  StoreTile<kSums>(sums, kHalf);
 }
 
 // Up to kPrepackedGroup decoded chunks of a panel, and the columns of x that meet them.
@@ -170,7 +142,7 @@ void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row, const Pai
 
 void Dot(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= kBatch);
-  const TilesOf tiles(p.count);
+  const Tiles tiles(ConfigFor(p.count));
   const PairValues table(in.code);
   for (Index row = 0; row < in.rows; row += kPrepackedRows) DotPanel(in, p, row, table);
 }
@@ -187,14 +159,10 @@ void PackX(const ConstMatrixView& in, void* out) {
 }
 
 }  // namespace
-}  // namespace qlora::cpu
-HWY_POP_ATTRIBUTES
 
-namespace qlora::cpu {
-
-const PrepackedKernels* TilePrepackedKernels() {
-  const PrepackedKernels* vectors = FloatPrepackedKernels(true);
-  if (vectors == nullptr || ActiveSimdTarget() != SimdTarget::kAmx) return nullptr;
+const PrepackedKernels* PrepackedTiles() {
+  const PrepackedKernels* vectors = Prepacked();
+  if (vectors == nullptr) return nullptr;
   static const PrepackedKernels kTable = [&] {
     PrepackedKernels table = *vectors;  // the order of weights is the same
     table.batch = kBatch;
@@ -207,4 +175,5 @@ const PrepackedKernels* TilePrepackedKernels() {
   return &kTable;
 }
 
-}  // namespace qlora::cpu
+}  // namespace qlora::cpu::bf16
+HWY_POP_ATTRIBUTES
