@@ -239,7 +239,8 @@ function textOf(answer, differs = Infinity) {
   const list = [...spans.keys()];
   const show = (span) => showTip(span, spans.get(span));
   node.addEventListener('pointerover', (event) => { if (spans.has(event.target)) show(event.target); });
-  node.addEventListener('pointerleave', () => showTip(null));
+  // A finger leaves at once; its tip stays until another place is touched.
+  node.addEventListener('pointerleave', (event) => { if (event.pointerType !== 'touch') showTip(null); });
   node.addEventListener('blur', () => showTip(null));
   node.addEventListener('keydown', (event) => {
     const now = list.findIndex((span) => span.classList.contains('at'));
