@@ -185,7 +185,7 @@ function rarity(probability) {
   const level = [0.05, 0.2, 0.5, 0.8].findIndex((bound) => probability < bound);
   return level < 0 ? '' : ` p${level}`;
 }
-const spelled = (token) => JSON.stringify(token.token).slice(1, -1).replaceAll(' ', '␣') || `bytes ${token.bytes}`;
+const spelled = (token) => JSON.stringify(token.token).slice(1, -1).replaceAll('\\"', '"').replaceAll(' ', '␣') || `bytes ${token.bytes}`;
 
 function bars(entries) {
   return make('div', {class: 'bars'}, ...entries.flatMap(([name, p]) => {
