@@ -95,7 +95,8 @@ std::vector<FieldName> NamesInRecord(const OrderedJson& record, const DetectedFo
     if (name == names.end()) name = names.insert(name, {known.front(), known.front()});
     if (Says(record, name->ours) || Says(record, name->theirs)) continue;
     const auto other = OnlyName(record, known);
-    if (other && Says(record, other->theirs)) *name = *other;
+    // An object is no text: the `input` of OpenAI's pairs holds the messages.
+    if (other && Says(record, other->theirs) && !record[other->theirs].is_object()) *name = *other;
   }
   return names;
 }

@@ -74,10 +74,11 @@ void SortMarks(std::vector<Mark>& marks) {
 class AnswerParts::Impl {
  public:
   Impl(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls,
-       std::string_view tools)
+       std::string_view tools, bool only_one)
       : form_(std::move(form)),
         types_(reads_calls ? tools : std::string_view()),
         reads_calls_(reads_calls),
+        only_one_(only_one),
         calls_([this](AnswerPart part) { AddPart(std::move(part)); }) {
     AddMarks();
     const bool follows_call = std::ranges::any_of(
@@ -143,6 +144,8 @@ class AnswerParts::Impl {
   // ---- Parts.
 
   void AddPart(AnswerPart part) {
+    if (is_whole_) return;
+    is_whole_ = only_one_ && part.kind == Kind::kCallEnd;
     if (part.kind == Kind::kCallBegin) {
       space_.clear();
       skips_space_ = true;
@@ -398,7 +401,9 @@ class AnswerParts::Impl {
   const std::shared_ptr<const AnswerForm> form_;
   const ArgumentTypes types_;
   const bool reads_calls_;
+  const bool only_one_;
   CallSink calls_;
+  bool is_whole_ = false;  // the one call has ended
   AnswerInput in_;
   std::vector<AnswerPart> parts_;
   Mode mode_ = Mode::kText;
@@ -418,8 +423,9 @@ class AnswerParts::Impl {
 };
 
 AnswerParts::AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought,
-                         bool reads_calls, std::string_view tools)
-    : impl_(std::make_unique<Impl>(std::move(form), begins_with_thought, reads_calls, tools)) {}
+                         bool reads_calls, std::string_view tools, bool only_one)
+    : impl_(std::make_unique<Impl>(std::move(form), begins_with_thought, reads_calls, tools,
+                                   only_one)) {}
 AnswerParts::~AnswerParts() = default;
 AnswerParts::AnswerParts(AnswerParts&&) noexcept = default;
 

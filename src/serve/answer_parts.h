@@ -38,9 +38,9 @@ bool EndsInThought(const AnswerForm& form, std::string_view prompt);
 class AnswerParts {
  public:
   // tools: [{"type": "function", "function": {...}}] as JSON, which say the types of arguments that
-  // a form writes without; "": unknown.
+  // a form writes without; "": unknown. only_one: the answer ends behind its first call.
   AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls,
-              std::string_view tools = {});
+              std::string_view tools = {}, bool only_one = false);
   ~AnswerParts();
   AnswerParts(AnswerParts&&) noexcept;
 

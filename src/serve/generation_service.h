@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct GenerationRequest {
   std::int64_t min_tokens = 0;
   bool ignore_eos = false;
   AnswerGrammar format = {};
+  // Reads the answer's text as it comes, on the thread of the engine; true: it ends here. Of one
+  // answer alone.
+  std::function<bool(std::string_view piece)> is_whole = {};
   bool keeps_special_tokens = false;  // their texts are part of the answer: of calls and thoughts
   std::optional<std::int64_t> top_logprobs = {};  // 0 to 20; nothing: no log-probabilities
   bool wants_prompt_logprobs = false;             // of echo; as many beside each as top_logprobs

@@ -49,6 +49,10 @@ OrderedJson ParseBody(const HttpRequest& request) {
                               std::string(FirstBytes(name, 60)));
     }
   }
+  const auto encoding = request.headers.find("content-encoding");
+  if (encoding != request.headers.end() && LowerCase(Trim(encoding->second)) != "identity") {
+    throw ApiError(415, "the body must be sent as it is, without Content-Encoding");
+  }
   if (Trim(request.body).empty()) {
     throw ApiError(400, "the body is empty: expected a JSON object");
   }

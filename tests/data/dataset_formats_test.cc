@@ -186,6 +186,22 @@ TEST_F(DatasetFormatsTest, ANameThatSaysNothingGivesWayToAnother) {
          "d.jsonl:2: field 'question' reads like a part of the conversation");
 }
 
+// Its `input` holds the messages, and is no prompt under another name.
+TEST_F(DatasetFormatsTest, PairsOfOpenAiAreRead) {
+  const ChatTemplate chat("{% for m in messages %}{{ m.content }}{% endfor %}", tokenizer_);
+  const auto ids_of = [&](const std::string& question) {
+    DataOptions options = folder_.With(
+        "d.jsonl", "{" + question +
+                       R"(, "preferred_output": [{"role": "assistant", "content": "x"}], )"
+                       R"("non_preferred_output": [{"role": "assistant", "content": "y"}]})");
+    options.preference.form = PreferenceForm::kPairs;
+    return Dataset::Open(options, tokenizer_, &chat).Get(0).ids;
+  };
+  const std::string turns = R"([{"role": "user", "content": "Q"}])";
+  EXPECT_EQ(ids_of(R"("input": {"messages": )" + turns + R"(, "parallel_tool_calls": true})"),
+            ids_of(R"("prompt": )" + turns));
+}
+
 TEST_F(DatasetFormatsTest, NamesThatDoNotTellAreRefused) {
   Refuse(R"({"question": "a", "answer": "b", "input": "c", "output": "d"})", "cannot tell");
   Refuse(R"({"question": "a", "answer": "b", "prompt": "c"})", "cannot tell");

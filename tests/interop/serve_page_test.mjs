@@ -222,6 +222,12 @@ try {
   assert.equal(plain[0], plain[1], 'what comes before the marks is the same');
   await shot('compare');
 
+  // A finger: the probability stays when it is lifted, and goes when another place is touched.
+  await (await page.$('#panes .token')).tap();
+  assert.match(await page.$eval('#tip', (tip) => (tip.hidden ? '' : tip.innerText)), /\d+\.\d+ %/);
+  await page.tap('#h-compare');
+  await page.waitForFunction(() => document.getElementById('tip').hidden);
+
   // Errors of the server are shown.
   await fill('top_p', '7');
   await press('Ask all');

@@ -319,6 +319,25 @@ TEST(AnswerParts, WhereverAnAnswerEndsItsCallsEnd) {
   }
 }
 
+TEST(AnswerParts, OfOneCallNothingComesBehind) {
+  for (const Case& c : kCases) {
+    std::vector<std::string_view> bytes;
+    for (std::size_t at = 0; at < c.answer.size(); ++at) {
+      bytes.push_back(std::string_view(c.answer).substr(at, 1));
+    }
+    const std::string_view expected = c.expected;
+    constexpr std::string_view kEnd = "»";
+    const std::size_t end = expected.find(kEnd);
+    for (const auto& pieces : {std::vector<std::string_view>{c.answer}, bytes}) {
+      AnswerParts parts(FindAnswerForm(c.form), c.begins_with_thought, c.reads_calls, kTools,
+                        /*only_one=*/true);
+      EXPECT_EQ(ShowParts(PartsOfPieces(std::move(parts), pieces)),
+                expected.substr(0, end == expected.npos ? end : end + kEnd.size()))
+          << c.name;
+    }
+  }
+}
+
 // Bytes that are left out, doubled, moved or foreign.
 TEST(AnswerParts, AnswersThatAreNoneAreReadAlikeHoweverTheyCome) {
   std::mt19937_64 random(7);

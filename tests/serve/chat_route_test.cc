@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "serve/serve_fixture.h"
+#include "serve/structured/grammar_reader.h"
 
 namespace qlora {
 namespace {
@@ -140,6 +141,20 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"functions", {"[]"}},
       {"audio", {"{}"}},
       {"modalities", {"[\"audio\"]", "5"}},
+      {"web_search_options", {"{}"}},
+      {"parallel_tool_calls", {"0", "\"no\""}},
+      {"reasoning_effort", {"5"}},
+      // Of other servers and interfaces.
+      {"max_output_tokens", {"5", "0"}},
+      {"n_predict", {"5"}},
+      {"stop_token_ids", {"[5]"}},
+      {"best_of", {"2"}},
+      {"echo", {"true"}},
+      {"add_generation_prompt", {"false"}},
+      {"thinking", {"{\"type\": \"disabled\"}"}},
+      {"enable_thinking", {"true", "false"}},
+      {"mirostat", {"2"}},
+      {"typical_p", {"0.5"}},
   };
   for (const auto& [name, values] : wrong) {
     for (const std::string& value : values) {
@@ -159,6 +174,23 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
   EXPECT_EQ(With("no_such_field", "{\"a\": []}")->response.status, 200);
   EXPECT_EQ(With("tools", "[]")->response.status, 200);
   EXPECT_EQ(With("tool_choice", "\"none\"")->response.status, 200);
+}
+
+TEST_F(ChatRouteTest, FieldsOfOthersThatChangeNothingDoNoHarm) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, std::string>>{{"n_predict", "-1"},
+                                                        {"stop_token_ids", "[]"},
+                                                        {"best_of", "1"},
+                                                        {"echo", "false"},
+                                                        {"add_generation_prompt", "true"},
+                                                        {"chat_template", "\"\""},
+                                                        {"mirostat", "0"},
+                                                        {"typical_p", "1.0"}}) {
+    EXPECT_EQ(With(name, value)->response.status, 200) << name;
+  }
+  const Json error = ErrorOf(*With("max_output_tokens", "5"));
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("this interface has max_tokens, max_completion_tokens"));
 }
 
 TEST_F(ChatRouteTest, FieldsReachTheService) {
@@ -200,13 +232,17 @@ TEST_F(ChatRouteTest, AFormHoldsTheAnswer) {
   const std::string object = R"({"type": "json_object"})";
   const std::string schema =
       R"({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}})";
-  for (const std::string& format : {object, schema}) {
+  const std::string mixed = R"({"type": "json_object", "schema": {"type": "null"}})";
+  for (const std::string& format : {object, schema, mixed}) {
     EXPECT_EQ(With("response_format", format)->response.status, 200);
     ASSERT_EQ(generation.requests.size(), 1u);
     const AnswerGrammar& form = generation.requests[0].format;
     ASSERT_NE(form.grammar, nullptr);
     EXPECT_NE(form.texts, nullptr);
     EXPECT_EQ(form.begins_behind, "");
+    GrammarReader reader(form.grammar);
+    const bool takes_object = reader.Next(reader.begin(), '{') != GrammarReader::kNowhere;
+    EXPECT_EQ(takes_object, format == object);
   }
   EXPECT_EQ(With("response_format", R"({"type": "text"})")->response.status, 200);
   EXPECT_EQ(generation.requests.at(0).format.grammar, nullptr);
@@ -231,7 +267,9 @@ TEST_F(ChatRouteTest, MessagesThatAreNoneAreRefused) {
         R"([{"role": "user", "content": [{"type": "text"}]}])",
         R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])",
         R"([{"role": "user", "content": ["x"]}])", R"([{"role": "tool", "content": "x"}])",
-        R"([{"role": "tool", "content": "x", "tool_call_id": "1"}])"}) {
+        R"([{"role": "tool", "content": "x", "tool_call_id": "1"}])",
+        R"([{"role": "assistant", "content": "x", "prefix": true}])",
+        R"([{"role": "assistant", "content": "x", "function_call": {"name": "f"}}])"}) {
     const auto reply = Ask("POST", kChat, std::string("{\"messages\": ") + messages + "}");
     EXPECT_EQ(reply->response.status, 400) << messages;
     const Json param = ErrorOf(*reply)["param"];
@@ -248,6 +286,22 @@ TEST_F(ChatRouteTest, PartsOfTextAreJoinedAndDevelopersAreTheSystem) {
   ASSERT_EQ(generation.requests.size(), 1u);
   EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
             "<s>[system]S[user]ab(k)[assistant]");
+  // What the conversation itself has is no variable.
+  for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
+    const Json error = ErrorOf(*With("chat_template_kwargs", std::string("{\"") + name + "\": 1}"));
+    EXPECT_EQ(error["param"], std::string("chat_template_kwargs.") + name);
+  }
+}
+
+TEST_F(ChatRouteTest, AnswersOfClientsAreTakenAsTheyGiveThemBack) {
+  Ask("POST", kChat,
+      R"({"messages": [{"role": "user", "content": "a"},
+          {"role": "assistant", "content": null, "refusal": "No", "tool_calls": null},
+          {"role": "assistant", "content": "b", "refusal": null, "tool_calls": [],
+           "function_call": null, "audio": null, "annotations": []}]})");
+  ASSERT_EQ(generation.requests.size(), 1u);
+  EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
+            "<s>[user]a[assistant]No[assistant]b[assistant]");
 }
 
 TEST_F(ChatRouteTest, ChoicesDrawWithSeedsOfTheirOwn) {

@@ -54,6 +54,7 @@ TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"prompt", "5"},        {"prompt", "{}"},         {"prompt", "[]"},
       {"prompt", "[288]"},    {"prompt", "[1.5]"},      {"prompt", "[null]"},
+      {"prompt", "[[]]"},     {"n_predict", "5"},       {"add_special_tokens", "false"},
       {"prompt", "[[1], 5]"}, {"prompt", many + "]"},   {"prompt", "[\"a\", true]"},
       {"suffix", "\"x\""},    {"best_of", "2"},         {"best_of", "\"x\""},
       {"echo", "1"},          {"logprobs", "21"},       {"logprobs", "-1"},

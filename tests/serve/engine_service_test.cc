@@ -157,6 +157,21 @@ TEST_F(EngineServiceTest, StopTextsAreCutWithTheirTokens) {
   EXPECT_EQ(Write(request).text, whole.text);
 }
 
+TEST_F(EngineServiceTest, AnAnswerEndsWhereItIsWhole) {
+  const Told all = Write(Request("Once upon a time", 20));
+  GenerationRequest request = Request("Once upon a time", 20);
+  std::string read;
+  request.is_whole = [&](std::string_view piece) {
+    read += piece;
+    return read.size() > 4;
+  };
+  const Told told = Write(request);
+  EXPECT_EQ(told.end.reason, StopReason::kEos);
+  EXPECT_LT(told.end.new_tokens, all.end.new_tokens);
+  EXPECT_EQ(told.text, read);
+  EXPECT_EQ(told.text, all.text.substr(0, read.size()));
+}
+
 // Drawn at random from a model that never learned JSON.
 TEST_F(EngineServiceTest, AnswersOfAForm) {
   const ServedModelPtr model = models_->Find("");

@@ -149,6 +149,18 @@ TEST_F(MessagesTest, CallsAreBlocksWithTheirInputAsAnObject) {
   EXPECT_EQ(answer_.json()["content"][0]["input"], OrderedJson({{"city", "Br"}}));
 }
 
+TEST_F(MessagesTest, OneCallEndsAnAnswerThatMayHaveNoMore) {
+  Ask(kPath,
+      With(kAsk, {{"tools", kTools},
+                  {"tool_choice", {{"type", "auto"}, {"disable_parallel_tool_use", true}}}}));
+  const auto& is_whole = service_.requests.at(0).is_whole;
+  ASSERT_NE(is_whole, nullptr);
+  EXPECT_TRUE(is_whole(kCall));
+  service_.Answer({std::string(kCall) + kCall});
+  EXPECT_EQ(answer_.json()["content"].size(), 1U) << answer_.body;
+  EXPECT_EQ(answer_.json()["stop_reason"], "tool_use");
+}
+
 TEST_F(MessagesTest, BlocksOfAnAnswerCanBeGivenBack) {
   Ask(kPath, With(kAsk, {{"tools", kTools}}));
   service_.Answer({kThought, "I look.", kCall});
@@ -277,6 +289,8 @@ TEST_F(MessagesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"output_format", {{"type", "json_schema"}}}}, "output_format"},
       {{{"output_config", {{"format", {{"type", "json_schema"}}}}}}, "output_config.format"},
       {{{"mcp_servers", {{{"url", "x"}}}}}, "mcp_servers"},
+      {{{"stop", "x"}}, "stop_sequences"},
+      {{{"reasoning_effort", "low"}}, "thinking"},
   };
   for (const auto& [fields, name] : cases) {
     Ask(kPath, With(kAsk, fields));

@@ -39,6 +39,11 @@ TEST(RequestFields, BodiesAreObjectsOfJson) {
   EXPECT_EQ(ErrorOf([] { ParseBody(Body("{}", "application/x-www-form-urlencoded")); }).status,
             415);
   EXPECT_EQ(ParseBody({.method = "POST", .path = "/", .body = "{}"}), OrderedJson::object());
+  HttpRequest packed = Body("{}");
+  packed.headers["content-encoding"] = "gzip";
+  EXPECT_EQ(ErrorOf([&] { ParseBody(packed); }).status, 415);
+  packed.headers["content-encoding"] = "identity";
+  EXPECT_EQ(ParseBody(packed), OrderedJson::object());
 }
 
 TEST(RequestFields, NothingIsConverted) {

@@ -145,6 +145,21 @@ TEST_F(ResponsesTest, CallsAreItemsWithTheirArgumentsAsText) {
   EXPECT_NE(output[1]["call_id"], output[2]["call_id"]);
 }
 
+TEST_F(ResponsesTest, OneCallEndsAnAnswerThatMayHaveNoMore) {
+  for (const bool parallel : {true, false}) {
+    service_.requests.clear();
+    Ask(kPath, With(kAsk, {{"tools", kTools}, {"parallel_tool_calls", parallel}}));
+    const auto& is_whole = service_.requests.at(0).is_whole;
+    EXPECT_EQ(is_whole == nullptr, parallel);
+    if (!parallel) {
+      EXPECT_FALSE(is_whole("I look."));
+      EXPECT_TRUE(is_whole(kCall));
+    }
+    service_.Answer({"I look.", std::string(kCall) + kCall});
+    EXPECT_EQ(answer_.json()["output"].size(), parallel ? 3U : 2U) << answer_.body;
+  }
+}
+
 TEST_F(ResponsesTest, AllItemsOfAnAnswerCanBeGivenBack) {
   Ask(kPath, With(kAsk, {{"tools", kTools}}));
   service_.Answer({kThought, "I look.", kCall});
@@ -303,6 +318,10 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"prompt", {{"id", "p"}}}}, "prompt"},
       {{{"background", true}}, "background"},
       {{{"top_logprobs", 3}}, "top_logprobs"},
+      {{{"include", {"message.output_text.logprobs"}}}, "include"},
+      {{{"max_tokens", 5}}, "max_tokens"},
+      {{{"stop", "x"}}, "stop"},
+      {{{"parallel_tool_calls", 0}}, "parallel_tool_calls"},
       {{{"reasoning", {{"effort", 5}}}}, "reasoning.effort"},
       {{{"text", {{"format", {{"type", "json_schema"}}}}}}, "text.format.schema"},
   };

@@ -71,8 +71,13 @@ bool EngineAnswer::Add(const EngineToken& token) {
   const std::string text = stream_.Add(token.token);
   if (request_.top_logprobs) Hold(token, text.size());
   decoded_ += text.size();
-  Emit(stops_.Add(text));
-  if (!stops_.found().empty()) {
+  std::string shown = stops_.Add(text);
+  const bool is_whole = request_.is_whole && request_.is_whole(shown);
+  Emit(std::move(shown));
+  if (is_whole) {
+    end_.reason = StopReason::kEos;
+    listener_.on_end(end_);
+  } else if (!stops_.found().empty()) {
     Finish(StopReason::kStopText);
   } else if (token.is_last) {
     Finish(is_cut_ ? StopReason::kContext : StopReason::kMaxNewTokens);

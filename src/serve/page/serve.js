@@ -185,7 +185,7 @@ function rarity(probability) {
   const level = [0.05, 0.2, 0.5, 0.8].findIndex((bound) => probability < bound);
   return level < 0 ? '' : ` p${level}`;
 }
-const spelled = (token) => JSON.stringify(token.token).slice(1, -1).replaceAll(' ', '␣') || `bytes ${token.bytes}`;
+const spelled = (token) => JSON.stringify(token.token).slice(1, -1).replaceAll('\\"', '"').replaceAll(' ', '␣') || `bytes ${token.bytes}`;
 
 function bars(entries) {
   return make('div', {class: 'bars'}, ...entries.flatMap(([name, p]) => {
@@ -239,7 +239,8 @@ function textOf(answer, differs = Infinity) {
   const list = [...spans.keys()];
   const show = (span) => showTip(span, spans.get(span));
   node.addEventListener('pointerover', (event) => { if (spans.has(event.target)) show(event.target); });
-  node.addEventListener('pointerleave', () => showTip(null));
+  // A finger leaves at once; its tip stays until another place is touched.
+  node.addEventListener('pointerleave', (event) => { if (event.pointerType !== 'touch') showTip(null); });
   node.addEventListener('blur', () => showTip(null));
   node.addEventListener('keydown', (event) => {
     const now = list.findIndex((span) => span.classList.contains('at'));

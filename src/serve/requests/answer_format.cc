@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kOlderName = "output_format";
 
 ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
-  if (type == "json_object") return JsonObjectGrammar();
+  // Other servers take a schema there, too.
+  if (type == "json_object" && !format.Has("schema")) return JsonObjectGrammar();
   // Chat completions have the schema in an object of its own.
   const RequestFields holder =
       format.Has("json_schema") ? format.NeedObject("json_schema") : format;

@@ -11,6 +11,7 @@
 
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/requests/tool_choice.h"
 
@@ -40,7 +41,7 @@ std::string ContentOf(const RequestFields& message) {
 
 // Arguments are text in requests; templates read an object.
 OrderedJson CallsOf(const RequestFields& message) {
-  const OrderedJson* calls = message.List("tool_calls", 1, 128);
+  const OrderedJson* calls = message.List("tool_calls", 0, 128);
   OrderedJson list = OrderedJson::array();
   if (calls == nullptr) return list;
   for (std::int64_t i = 0; i < std::ssize(*calls); ++i) {
@@ -67,6 +68,8 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
   OrderedJson calls = role == "assistant" ? CallsOf(message) : OrderedJson::array();
   if (message.Has("content")) {
     made["content"] = ContentOf(message);
+  } else if (const auto refusal = message.Text("refusal"); refusal && role == "assistant") {
+    made["content"] = *refusal;
   } else if (calls.empty()) {
     message.Refuse("content", "is missing");
   } else {
@@ -75,6 +78,12 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
   if (!calls.empty()) made["tool_calls"] = std::move(calls);
   if (const auto name = message.Text("name")) made["name"] = *name;
   if (role == "assistant") {
+    for (const char* name : {"function_call", "audio"}) {
+      if (message.Has(name)) message.Refuse(name, "is not read here; calls are tool_calls");
+    }
+    if (message.Bool("prefix").value_or(false)) {
+      message.Refuse("prefix", "answers are not begun here; /v1/messages goes on with them");
+    }
     if (const auto thought = message.Text("reasoning_content")) {
       made["reasoning_content"] = *thought;
     }
@@ -103,13 +112,15 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
 
 // Fields that would change the answer, and are not known here.
 void RefuseOthers(const RequestFields& body) {
-  for (const char* name : {"functions", "function_call", "audio"}) {
+  for (const char* name : {"functions", "function_call", "audio", "web_search_options"}) {
     if (body.Has(name)) body.Refuse(name, "is not offered here; leave it out");
   }
   const OrderedJson* modalities = body.List("modalities");
   if (modalities != nullptr && *modalities != OrderedJson::array({"text"})) {
     body.Refuse("modalities", "answers are text alone");
   }
+  RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "logprobs",
+                       "reasoning_effort", "chat_template_kwargs"});
 }
 
 }  // namespace
@@ -131,9 +142,10 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   RefuseOthers(body);
   RefuseOtherForms(body, "response_format");
   request.conversation.format = ReadAnswerFormat(body, "response_format", *request.model);
-  if (const auto variables = body.Object("chat_template_kwargs")) {
-    request.conversation.variables = variables->json();
+  if (const auto effort = body.Text("reasoning_effort")) {
+    SetEffort(*effort, *request.model, request.conversation);
   }
+  ReadVariables(body, request.conversation);
   GenerationRequest& generation = request.generation;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);

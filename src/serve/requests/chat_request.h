@@ -16,9 +16,6 @@ namespace qlora {
 // template could show: other roles, parts that are no text, results of calls that nobody made.
 void ReadChatMessages(const RequestFields& body, ConversationRequest& request);
 
-// Refuses a response_format other than text.
-void CheckResponseFormat(const RequestFields& body);
-
 struct ChatRequest {
   ServedModelPtr model = {};
   ConversationRequest conversation = {};

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/text.h"
@@ -28,6 +30,20 @@ void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& req
   SetVariable("enable_thinking", thinks, model, request);  // most
   SetVariable("thinking", thinks, model, request);         // DeepSeek, Granite
   SetVariable("thinking_mode", thinks ? "enabled" : "disabled", model, request);  // MiniMax
+}
+
+void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request) {
+  SetThinking(effort != "none", model, request);
+  if (effort != "none") SetVariable("reasoning_effort", effort, model, request);
+}
+
+void ReadVariables(const RequestFields& body, ConversationRequest& request) {
+  const auto variables = body.Object("chat_template_kwargs");
+  if (!variables) return;
+  for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
+    if (variables->Has(name)) variables->Refuse(name, "is set by the request itself");
+  }
+  for (const auto& [name, value] : variables->json().items()) request.variables[name] = value;
 }
 
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
@@ -98,7 +114,19 @@ AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request
   const auto form =
       request.format.grammar == nullptr ? model.answers : WithoutMarks(*model.answers);
   return AnswerParts(form, prompt.begins_with_thought, request.reads_calls,
-                     request.reads_calls ? FormatJson(request.tools) : "");
+                     request.reads_calls ? FormatJson(request.tools) : "", request.choice.only_one);
+}
+
+std::function<bool(std::string_view)> EndOfOneCall(const ServedModel& model,
+                                                   const ConversationRequest& request,
+                                                   const ConversationPrompt& prompt) {
+  if (!request.reads_calls || !request.choice.only_one) return {};
+  return [parts = std::make_shared<AnswerParts>(PartsOf(model, request, prompt))](
+             std::string_view piece) {
+    return std::ranges::any_of(parts->Add(piece), [](const AnswerPart& part) {
+      return part.kind == AnswerPart::Kind::kCallEnd;
+    });
+  };
 }
 
 }  // namespace qlora

@@ -4,6 +4,7 @@
 #define QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ namespace qlora {
 struct ToolChoice {
   bool may_call = true;
   bool must_call = false;
+  bool only_one = false;  // call at most
   std::string name = {};  // of the tool that must be called; "": any
 };
 
@@ -39,6 +41,10 @@ struct ConversationRequest {
 
 // Sets the variables by which the template of the model thinks, or does not.
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);
+// The same by an effort, which the template reads, too: "none" does not think.
+void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request);
+// Reads chat_template_kwargs. Errors: for a variable that the conversation itself has.
+void ReadVariables(const RequestFields& body, ConversationRequest& request);
 // Sets a variable where the template reads it.
 void SetVariable(std::string_view name, OrderedJson value, const ServedModel& model,
                  ConversationRequest& request);
@@ -68,6 +74,12 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
 // What reads one answer to such a prompt.
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
                     const ConversationPrompt& prompt);
+
+// What ends one such answer behind its first call, where it may have no other
+// (GenerationRequest::is_whole); else nothing.
+std::function<bool(std::string_view)> EndOfOneCall(const ServedModel& model,
+                                                   const ConversationRequest& request,
+                                                   const ConversationPrompt& prompt);
 
 }  // namespace qlora
 

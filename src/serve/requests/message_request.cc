@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/requests/tool_choice.h"
 
 namespace qlora {
@@ -159,6 +160,7 @@ void RefuseOthers(const RequestFields& body) {
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }
+  RefuseForeign(body, {"max_tokens", "stop_sequences", "system", "thinking"});
 }
 
 }  // namespace

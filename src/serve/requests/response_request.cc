@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/requests/tool_choice.h"
 
 namespace qlora {
@@ -157,9 +159,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request) {
 void ReadEffort(const RequestFields& body, const ServedModel& model, ConversationRequest& request) {
   const std::optional<RequestFields> reasoning = body.Object("reasoning");
   const std::optional<std::string> effort = reasoning ? reasoning->Text("effort") : std::nullopt;
-  if (!effort) return;
-  SetThinking(*effort != "none", model, request);
-  if (*effort != "none") SetVariable("reasoning_effort", *effort, model, request);
+  if (effort) SetEffort(*effort, model, request);
 }
 
 // What needs a memory of earlier answers, or would change the answer.
@@ -176,6 +176,11 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Integer("top_logprobs", 0, 20).value_or(0) > 0) {
     body.Refuse("top_logprobs", "is offered by /v1/chat/completions alone");
   }
+  const OrderedJson* parts = body.List("include");
+  if (parts != nullptr && std::ranges::count(*parts, "message.output_text.logprobs") != 0) {
+    body.Refuse("include", "log-probabilities are offered by /v1/chat/completions alone");
+  }
+  RefuseForeign(body, {"max_output_tokens", "instructions", "reasoning"});
 }
 
 }  // namespace

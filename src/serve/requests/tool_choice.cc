@@ -60,14 +60,10 @@ ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& requ
   return grammar.Finish(builder.Literal(open, call));
 }
 
-}  // namespace
-
-ToolChoice ReadToolChoice(const RequestFields& body) {
-  const OrderedJson* choice = body.Find(kField);
-  if (choice == nullptr) return {};
-  const std::optional<RequestFields> object =
-      choice->is_string() ? std::nullopt : body.Object(kField);
-  const std::string type = object ? object->NeedText("type") : choice->get<std::string>();
+// object: the choice, where it is one.
+ToolChoice ReadChoice(const RequestFields& body, const OrderedJson& choice,
+                      const std::optional<RequestFields>& object) {
+  const std::string type = object ? object->NeedText("type") : choice.get<std::string>();
   if (type == "auto") return {};
   if (type == "none") return {.may_call = false};
   if (type == "required" || type == "any") return {.must_call = true};
@@ -79,6 +75,18 @@ ToolChoice ReadToolChoice(const RequestFields& body) {
   // Chat completions have the name in an object of its own.
   const RequestFields holder = object->Has("function") ? object->NeedObject("function") : *object;
   return {.must_call = true, .name = holder.NeedText("name")};
+}
+
+}  // namespace
+
+ToolChoice ReadToolChoice(const RequestFields& body) {
+  const OrderedJson* field = body.Find(kField);
+  const std::optional<RequestFields> object =
+      field == nullptr || field->is_string() ? std::nullopt : body.Object(kField);
+  ToolChoice choice = field == nullptr ? ToolChoice() : ReadChoice(body, *field, object);
+  choice.only_one = !body.Bool("parallel_tool_calls").value_or(true) ||
+                    (object && object->Bool("disable_parallel_tool_use").value_or(false));
+  return choice;
 }
 
 AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request) {

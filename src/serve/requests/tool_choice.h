@@ -8,8 +8,9 @@
 
 namespace qlora {
 
-// Reads "auto", "none", "required", {"type": one of these, or "any"}, and {"type": "function" or
-// "tool"} with the name of one. Errors: ApiError 400.
+// Reads parallel_tool_calls, and of tool_choice "auto", "none", "required", {"type": one of these,
+// or "any"}, and {"type": "function" or "tool"} with the name of one, and
+// disable_parallel_tool_use. Errors: ApiError 400.
 ToolChoice ReadToolChoice(const RequestFields& body);
 
 // The one call that such an answer is, as a grammar over the schemas of the tools. Errors: ApiError

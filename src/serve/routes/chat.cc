@@ -235,6 +235,7 @@ void AddChatRoutes(RouteTable& table, Server& server) {
     for (std::int64_t i = 0; i < request.choices; ++i) {
       GenerationRequest& one = requests.emplace_back(request.generation);
       one.options.seed = ChoiceSeed(one.options.seed, i);
+      one.is_whole = EndOfOneCall(*request.model, request.conversation, request.prompt);
     }
     const std::int64_t choices = request.choices;
     std::make_shared<ChatAnswer>(server, std::move(reply), std::move(request), http.id)

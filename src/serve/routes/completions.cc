@@ -14,6 +14,7 @@
 #include "serve/request_fields.h"
 #include "serve/request_log.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
@@ -48,6 +49,7 @@ TextPrompt PromptOfText(const ServedModel& model, const std::string& text) {
 }
 
 TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, const std::string& path) {
+  if (ids.empty()) RefuseField(path, "expected at least one token id");
   TextPrompt prompt = {AsTokenIds(ids, path, model.vocabulary)};
   prompt.text = model.tokenizer->Decode(prompt.tokens, false);
   return prompt;
@@ -83,6 +85,11 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
   GenerationRequest& generation = request.generation;
+  RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "best_of", "logprobs",
+                       "echo", "suffix"});
+  if (!body.Bool("add_special_tokens").value_or(true)) {
+    body.Refuse("add_special_tokens", "texts get them here; send the prompt as token ids");
+  }
   RefuseOtherForms(body, "response_format");
   generation.format = ReadAnswerFormat(body, "response_format", *request.model);
   generation.model = request.model->name;

@@ -184,6 +184,7 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   ConversationPrompt prompt = PromptOf(*model, request);
   HoldToFormat(*model, request, prompt, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
+  generation.is_whole = EndOfOneCall(*model, request, prompt);
   const auto prompt_tokens = std::ssize(prompt.tokens);
   generation.model = model->name;
   generation.options.max_new_tokens = *most;

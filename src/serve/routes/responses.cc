@@ -256,6 +256,7 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   ConversationPrompt prompt = PromptOf(*model, request);
   HoldToFormat(*model, request, prompt, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
+  generation.is_whole = EndOfOneCall(*model, request, prompt);
   generation.model = model->name;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);

@@ -24,9 +24,7 @@ ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {
 ConversationPrompt ReadConversation(const RequestFields& body, const ServedModel& model) {
   ConversationRequest request;
   ReadChatMessages(body, request);
-  if (const auto variables = body.Object("chat_template_kwargs")) {
-    request.variables = variables->json();
-  }
+  ReadVariables(body, request);
   return PromptOf(model, request);
 }
 
