@@ -46,6 +46,7 @@ double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& conf
 struct DecodeSeconds {
   double prefill = 1e30;
   double token = 1e30;
+  double whole = 1e30;  // of a round
 };
 
 // A prompt of any ids: times do not depend on them. Prompts begin with different tokens, because
@@ -85,7 +86,7 @@ DecodeSeconds TimeDecode(Clock clock, const DecodeBenchOptions& options, const D
     std::int64_t left = options.sequences * (options.new_tokens + 1);
     const double prefill_seconds = SecondsOf(clock, [&] {
       while (std::ssize(begun) < options.sequences) {
-        for (const EngineToken& token : engine.Step()) {
+        for (const EngineToken& token : engine.Step(options.prompt_rows)) {
           begun.insert(token.request);
           --left;
         }
@@ -98,6 +99,7 @@ DecodeSeconds TimeDecode(Clock clock, const DecodeBenchOptions& options, const D
     if (round == 0) continue;  // warms up
     best.prefill = std::min(best.prefill, prefill_seconds);
     best.token = std::min(best.token, decode_seconds / static_cast<double>(left));
+    best.whole = std::min(best.whole, prefill_seconds + decode_seconds);
   }
   return best;
 }
@@ -110,6 +112,8 @@ void DecodeBenchOptions::Declare(OptionTable& table) {
   table.Add("new_tokens", &new_tokens, "tokens generated one by one");
   table.Add("sequences", &sequences, "texts that are written at the same time");
   table.Add("adapters", &adapters, "adapters of the texts, in turn; 0: none");
+  table.Add("prompt_rows", &prompt_rows,
+            "rows of prompts in a step, between two tokens of texts that are written");
 }
 
 std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
@@ -126,8 +130,9 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
     std::deque<LoraAdapter> adapters;
     Adapters used;
     for (std::int64_t a = 0; a < options.adapters; ++a) {
-      used.push_back(
-          &adapters.emplace_back(RandomAdapter(options.model, config, backend->memory())));
+      adapters.push_back(RandomAdapter(options.model, config, backend->memory()));
+      adapters.back().Pack(precision.activation);
+      used.push_back(&adapters.back());
     }
     Bandwidth bandwidth(context, clock);
     const DecodeSeconds best = TimeDecode(clock, options, decoder, used, bandwidth);
@@ -147,6 +152,8 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
              token_limit < read.value / bytes ? peak.kind : read.kind);
     rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
              read.kind);
+    const double written = static_cast<double>(options.sequences * (options.new_tokens + 1));
+    rows.Add("prompts and texts", best.whole, written / best.whole, "tokens/s");
     std::ranges::move(rows.Take(), std::back_inserter(all));
   }
   return all;

@@ -35,10 +35,13 @@ struct LoraLinear {
   // A and its gradient are those of the linear before: PEFT has one parameter for both, gate and up
   // of an expert of gpt-oss (MoeConfig::is_joined).
   bool shares_a = false;
-  MatrixView a;   // (R, I) wide
-  MatrixView b;   // (O, R) wide
-  MatrixView da;  // (R, I) gradient of a; empty until AllocateGradients
-  MatrixView db;  // (O, R)
+  MatrixView a;  // (R, I) wide
+  MatrixView b;  // (O, R) wide
+  // The values of a and b once more, as LoraView has them; empty until Pack.
+  MatrixView packed_a;  // (R, I)
+  MatrixView packed_b;  // (panels * R, kPackedRows)
+  MatrixView da;        // (R, I) gradient of a; empty until AllocateGradients
+  MatrixView db;        // (O, R)
   // DoRA (Liu et al., arXiv:2402.09353): row o of W + scale B A is brought to the length
   // magnitude(o). Empty without.
   MatrixView magnitude;     // (1, O) wide
@@ -103,6 +106,10 @@ class LoraAdapter {
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
   void Save(const std::filesystem::path& dir, DType dtype = DType::kF32) const;
 
+  // Holds A and B once more as operands of products of this type, F32 or BF16, to write texts: from
+  // now on they do not change.
+  void Pack(DType operands);
+
   void AllocateGradients();
   void ZeroGradients();
   // From now on only the first half of every rank is trained.
@@ -147,8 +154,8 @@ class LoraAdapter {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // The parts of parameters() that belong to these layers, one for each kind. Modules are of none.
   std::vector<IndexRange> PartsOf(const IndexRange& layers) const;
-  // The bytes of the adapter without gradients: parameters, and the lengths of DoRA.
-  std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_; }
+  // The bytes of the adapter without gradients: parameters, the lengths of DoRA, what Pack made.
+  std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_ + packed_.bytes(); }
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
  private:
@@ -214,6 +221,7 @@ class LoraAdapter {
   Arena gradients_;
   MatrixView gradient_sum_;  // behind the gradients
   Arena norms_;
+  Arena packed_;
 };
 
 // The adapters that a pass may use; never null.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "backend/op_checks.h"
+#include "backend/packed_lora.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
@@ -57,6 +58,11 @@ void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_featu
   if (!lora.a.empty()) {
     check.Wide("lora.a", lora.a, lora.a.rows, in_features);
     check.Wide("lora.b", lora.b, out_features, lora.a.rows);
+    if (!lora.packed_a.empty()) {
+      check.Activation("lora.packed_a", lora.packed_a, lora.a.rows, in_features);
+      check.Activation("lora.packed_b", lora.packed_b, PackedRows(out_features, lora.a.rows),
+                       kPackedRows);
+    }
     if (!(lora.dropout >= 0 && lora.dropout < 1)) {
       check.Fail("lora.dropout", "a value in [0, 1)", fmt::format("{}", lora.dropout));
     }
@@ -131,7 +137,7 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
 
 void CheckRanges(Checker& check, const ops::Linear& op) {
   if (op.order == SumOrder::kFew) check.AtLeast("few rows", op.x.rows, kMostFewRows);
-  if (op.order != SumOrder::kFew) check.Equal("ranges of many rows", 0, std::ssize(op.ranges));
+  if (op.order == SumOrder::kFastest) check.Equal("ranges", 0, std::ssize(op.ranges));
   std::int64_t end = op.ranges.empty() ? op.x.rows : 0;
   for (const LoraRows& range : op.ranges) {
     check.Equal("begin of a range", end, range.begin);

@@ -63,6 +63,10 @@ struct LoraView {
   float scale = 1;        // alpha / r, or alpha / sqrt(r)
   float dropout = 0;      // probability in [0, 1) that an element of the adapter's input is zeroed
   RandomKey dropout_key;  // element (n, i) is dropped when RandomUniform(key, n * I + i) < dropout
+  // a and b once more in the type of the operands of products, so that few rows need not convert
+  // them for each product, to the same bits; or empty. packed_lora.h has the order of packed_b.
+  ConstMatrixView packed_a = {};  // (R, I)
+  ConstMatrixView packed_b = {};  // (panels * R, kPackedRows)
 };
 
 struct LinearView {
@@ -203,8 +207,7 @@ struct RmsNormBackward {
 //   u = drop(x) A^T;  y = [base +] x W^T + bias + scale * u B^T
 // drop scales by 1 / (1 - dropout).
 //
-// With another order than kFastest there is no dropout. With kFew, rows may have adapters of their
-// own: a weight is read once for all of them.
+// With another order than kFastest there is no dropout, and rows may have adapters of their own.
 struct Linear {
   static constexpr const char* kName = "Linear";
   std::span<const LinearView> linears;
@@ -212,8 +215,8 @@ struct Linear {
   std::span<const LinearOutput> outputs;  // one of each linear
   Store store = Store::kSet;
   SumOrder order = SumOrder::kFastest;
-  // With kFew, in place of the adapters of the linears, or empty: all rows, in order. A range uses
-  // the first columns of u.
+  // Not with kFastest: in place of the adapters of the linears, or empty: all rows, in order. A
+  // range uses the first columns of u.
   std::span<const LoraRows> ranges = {};
 };
 

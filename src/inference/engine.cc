@@ -225,6 +225,11 @@ void Engine::Release(Sequence& sequence) {
 
 // ---- Passes.
 
+void Engine::SortByAdapter(std::vector<Part>& parts) {
+  std::ranges::stable_sort(parts, std::less<>(),
+                           [](const Part& part) { return part.sequence->request.adapter; });
+}
+
 // The last token of each sequence that is written. Rows of one adapter stand together.
 void Engine::WriteNext(std::vector<EngineToken>& tokens) {
   std::vector<Part> all;
@@ -233,8 +238,7 @@ void Engine::WriteNext(std::vector<EngineToken>& tokens) {
       all.push_back({sequence.get(), sequence->length() - sequence->passed});
     }
   }
-  std::ranges::stable_sort(all, std::less<>(),
-                           [](const Part& part) { return part.sequence->request.adapter; });
+  SortByAdapter(all);
   const std::int64_t most = std::min(max_rows_, kMostFewRows);
   std::vector<Part> pass;
   std::int64_t rows = 0;
@@ -250,7 +254,7 @@ void Engine::WriteNext(std::vector<EngineToken>& tokens) {
   if (!pass.empty()) Run(pass, SumOrder::kFew, tokens);
 }
 
-// Prompts of one adapter, those with the fewest tokens first.
+// The prompts with the fewest tokens first. Rows of one adapter stand together.
 void Engine::ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens) {
   std::vector<Part> prompts;
   for (const SequencePtr& sequence : running_) {
@@ -262,19 +266,18 @@ void Engine::ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens) {
   std::ranges::stable_sort(prompts, {}, [](const Part& part) {
     return std::pair(part.sequence->passed_over < kMostPassedOver, part.rows);
   });
-  const LoraAdapter* adapter = prompts.front().sequence->request.adapter;
   const std::int64_t unit = PromptPart(decoder_.config());
   std::int64_t left = std::min(rows, max_rows_);
   std::vector<Part> pass;
   for (auto [sequence, missing] : prompts) {
     ++sequence->passed_over;
-    if (sequence->request.adapter != adapter) continue;
     if (missing > left) missing = left / unit * unit;
     if (missing == 0) continue;
     left -= missing;
     sequence->passed_over = 0;
     pass.push_back({sequence, missing});
   }
+  SortByAdapter(pass);
   Run(pass, SumOrder::kMany, tokens);
 }
 

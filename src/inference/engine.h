@@ -10,9 +10,9 @@
 //   dataset_evaluation.h  mean loss of a data set, without a state
 //
 // A step is a pass over the last tokens of all sequences that are written, then one over parts of
-// the prompts of one adapter:
+// prompts, both in the order of adapters:
 //
-//   written   a | b | c      SumOrder::kFew: a token of each, in the order of adapters
+//   written   a | b | c      SumOrder::kFew: a token of each
 //   prompts   d d d d | e e  SumOrder::kMany
 //
 // A request has the same bits whoever else is in the passes, and however its prompt is cut, because
@@ -132,6 +132,7 @@ class Engine {
   bool Place(Sequence& sequence);
   std::int64_t SharedRows(const KeptPrompt& kept, const EngineRequest& request) const;
   std::int64_t SharedLater(const EngineRequest& request) const;
+  static void SortByAdapter(std::vector<Part>& parts);
   void WriteNext(std::vector<EngineToken>& tokens);
   void ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens);
   void Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens);

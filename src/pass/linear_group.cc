@@ -16,7 +16,7 @@ namespace {
 // index: of the linear in its layer.
 LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int64_t layer,
                   std::size_t index) {
-  LoraView view{lora.a, lora.b, lora.scale, 0, {}};
+  LoraView view{lora.a, lora.b, lora.scale, 0, {}, lora.packed_a, lora.packed_b};
   if (!dropout.enabled) return view;
   constexpr std::uint64_t kIndices = 2048;
   static_assert(3 * kMaxExperts + 12 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
@@ -47,7 +47,7 @@ bool HasDora(const AdapterRows& range) {
   return range.adapter != nullptr && range.adapter->config().use_dora;
 }
 
-// One product reads the weights for the rows of all adapters.
+// One op for the rows of all adapters, which may read the weights once.
 void ForwardRanges(const LayerContext& context, LinearGroup group, const MatrixView& x,
                    std::span<const LinearOutput> outputs, Store store) {
   const std::vector<LinearView> views = BindGroup(context, group, nullptr);
@@ -62,7 +62,7 @@ void ForwardRanges(const LayerContext& context, LinearGroup group, const MatrixV
     const std::span of_range = std::span(loras).subspan(ranges.size() * views.size(), views.size());
     ranges.push_back({range.begin, range.rows, of_range});
   }
-  context.Run(ops::Linear{views, x, outputs, store, SumOrder::kFew, ranges});
+  context.Run(ops::Linear{views, x, outputs, store, context.inputs.order, ranges});
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixVi
                   std::span<const LinearOutput> outputs, Store store) {
   context.Observe(group, x);
   const PassInputs& inputs = context.inputs;
-  if (inputs.order == SumOrder::kFew && inputs.adapters.size() > 1 &&
+  if (inputs.order != SumOrder::kFastest && inputs.adapters.size() > 1 &&
       std::ranges::none_of(inputs.adapters, HasDora)) {
     return ForwardRanges(context, group, x, outputs, store);
   }

@@ -240,6 +240,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   auto adapter = std::make_shared<LoraAdapter>(
       LoadAdapters({.sources = {{.path = folder}}}, base_->config, base_->backend->memory()));
   CheckParts(folder, *adapter, *base_);
+  adapter->Pack(base_->precision.activation);
   const auto refresh = [&] { RefreshNorms(*base_->backend, base_->weights, *adapter); };
   if (run_alone_) {
     run_alone_(refresh);

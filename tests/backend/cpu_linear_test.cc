@@ -1,5 +1,9 @@
 // Shapes that only the cuts of the CPU backend make special: more rows than a chunk, ranks beyond a
 // tile; and what it refuses.
+#include <deque>
+#include <utility>
+
+#include "backend/packed_lora.h"
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
 #include "machine/simd_target.h"
@@ -177,51 +181,111 @@ TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
 }
 
 // One product for rows of several adapters has the bits of a product for each.
+void ExpectRangesEqualSeparateCalls(Backend& backend, DType compute, LinearCase c, bool prepacked) {
+  LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+  if (prepacked) {
+    if (backend.PrepackedBytes(group.weights[0].view().quantized) == 0) return;
+    group.Prepack(backend);
+  }
+  LinearGroup none = group;
+  LinearGroup other = group;
+  const std::int64_t rank = std::exchange(c.rank, 3);
+  const LinearGroup narrow = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 2);
+  c.rank = rank;
+  backend.Reserve(LimitsOf(c));
+  std::vector<LinearView> views = group.Views();
+  std::vector<std::vector<LoraView>> loras(3);
+  for (std::size_t l = 0; l < views.size(); ++l) {
+    other.a[l] = narrow.a[l];
+    other.b[l] = narrow.b[l];
+    other.u[l] = narrow.u[l];
+    none.a[l] = none.b[l] = none.u[l] = Matrix();
+    loras[0].push_back(views[l].lora);
+    loras[1].push_back({});
+    loras[2].push_back(other.Views()[l].lora);
+    // One linear of the last adapter is not adapted.
+    if (l == 1) loras[2][l] = {};
+    views[l].lora = {};
+  }
+  other.a[1] = other.b[1] = other.u[1] = Matrix();
+  const LoraRows ranges[] = {{0, 10, loras[0]}, {10, 1, loras[1]}, {11, c.rows - 11, loras[2]}};
+  LinearGroup together = group;
+  std::vector<LinearOutput> outputs;
+  for (std::size_t l = 0; l < views.size(); ++l) {
+    outputs.push_back({together.y[l].view(), together.u[l].view()});
+  }
+  backend.Run(
+      ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet, c.order, ranges});
+  RunRows(backend, group, 0, 10, c.order);
+  RunRows(backend, none, 10, 11, c.order);
+  RunRows(backend, other, 11, c.rows, c.order);
+  for (std::size_t l = 0; l < views.size(); ++l) {
+    for (std::int64_t n = 0; n < c.rows; ++n) {
+      const LinearGroup& of = n < 10 ? group : n < 11 ? none : other;
+      for (std::int64_t o = 0; o < c.out[l]; ++o) {
+        ASSERT_EQ(together.y[l](n, o), of.y[l](n, o)) << l << ' ' << n << ' ' << o;
+      }
+    }
+  }
+}
+
 TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto backend = Make(compute);
     for (const WeightKind kind : {WeightKind::kBF16, WeightKind::kNf4, WeightKind::kQ4_K}) {
       LinearCase c = {"case", 40, 256, {48, 33}, kind, 8, true};
       c.order = SumOrder::kFew;
-      LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
-      LinearGroup none = group;
-      LinearGroup other = group;
-      c.rank = 3;
-      const LinearGroup narrow = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 2);
-      c.rank = 8;
-      const auto backend = Make(compute);
-      backend->Reserve(LimitsOf(c));
-      std::vector<LinearView> views = group.Views();
-      std::vector<std::vector<LoraView>> loras(3);
-      for (std::size_t l = 0; l < views.size(); ++l) {
-        other.a[l] = narrow.a[l];
-        other.b[l] = narrow.b[l];
-        other.u[l] = narrow.u[l];
-        none.a[l] = none.b[l] = none.u[l] = Matrix();
-        loras[0].push_back(views[l].lora);
-        loras[1].push_back({});
-        loras[2].push_back(other.Views()[l].lora);
-        // One linear of the last adapter is not adapted.
-        if (l == 1) loras[2][l] = {};
-        views[l].lora = {};
-      }
-      other.a[1] = other.b[1] = other.u[1] = Matrix();
-      const LoraRows ranges[] = {{0, 10, loras[0]}, {10, 1, loras[1]}, {11, 29, loras[2]}};
-      LinearGroup together = group;
-      std::vector<LinearOutput> outputs;
-      for (std::size_t l = 0; l < views.size(); ++l) {
-        outputs.push_back({together.y[l].view(), together.u[l].view()});
-      }
-      backend->Run(ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet,
-                               SumOrder::kFew, ranges});
-      RunRows(*backend, group, 0, 10);
-      RunRows(*backend, none, 10, 11);
-      RunRows(*backend, other, 11, 40);
-      for (std::size_t l = 0; l < views.size(); ++l) {
-        for (std::int64_t n = 0; n < 40; ++n) {
-          const LinearGroup& of = n < 10 ? group : n < 11 ? none : other;
-          for (std::int64_t o = 0; o < c.out[l]; ++o) {
-            ASSERT_EQ(together.y[l](n, o), of.y[l](n, o)) << l << ' ' << n << ' ' << o;
-          }
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, false);
+      c.order = SumOrder::kMany;
+      c.rows = 150;
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, false);
+      if (kind != WeightKind::kNf4) continue;
+      c.out = {48, 32};
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, true);
+      // More rows than dot products take at a time.
+      c.rows = 1100;
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, true);
+    }
+  }
+}
+
+// As LoraAdapter::Pack has it.
+Matrix PackedB(const Matrix& b, DType dtype) {
+  const std::int64_t rank = b.cols();
+  Matrix packed(dtype, PackedRows(b.rows(), rank), kPackedRows);
+  for (std::int64_t o = 0; o < b.rows(); ++o) {
+    for (std::int64_t r = 0; r < rank; ++r) {
+      packed.Set(o / kPackedRows * rank + r, o % kPackedRows, b(o, r));
+    }
+  }
+  return packed;
+}
+
+// What is packed once for all products are the values that each product would pack.
+TEST_P(CpuLinear, PackedAdaptersHaveTheSameBits) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto backend = Make(compute);
+    for (const SumOrder order : {SumOrder::kFastest, SumOrder::kFew, SumOrder::kMany}) {
+      for (const std::int64_t rows : {1, 3, 70, 90}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", NameOf(compute), static_cast<int>(order), rows));
+        LinearCase c = {"case", rows, 320, {48, 133}, WeightKind::kNf4, 19};
+        c.order = order;
+        LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+        LinearGroup packed = group;
+        backend->Reserve(LimitsOf(c));
+        group.Forward(*backend, c.store);
+        std::vector<LinearView> views = packed.Views();
+        std::vector<LinearOutput> outputs;
+        std::deque<Matrix> operands;  // which views point into
+        for (std::size_t l = 0; l < views.size(); ++l) {
+          views[l].lora.packed_a = operands.emplace_back(Convert(group.a[l], compute)).view();
+          views[l].lora.packed_b = operands.emplace_back(PackedB(group.b[l], compute)).view();
+          outputs.push_back({packed.y[l].view(), packed.u[l].view()});
+        }
+        backend->Run(ops::Linear{views, std::as_const(packed.x).view(), outputs, c.store, order});
+        for (std::size_t l = 0; l < views.size(); ++l) {
+          ExpectEqual(group.y[l], packed.y[l], "y");
+          ExpectEqual(group.u[l], packed.u[l], "u");
         }
       }
     }

@@ -129,7 +129,8 @@ class EngineTest : public testing::TestWithParam<TestedFamily> {
   static void ExpectSameBits(const DecoderConfig& config, Backend& backend, DType activation,
                              bool quantize) {
     const RandomWeights weights(config, DType::kF32, 3, quantize);
-    const LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
+    LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
+    first.Pack(activation);
     const LoraAdapter second = RandomAdapter(config, 5, DType::kF32, 6);
     const Precision precision{activation, DType::kF32};
     const Decoder decoder(backend, config, weights.get(), precision, kPositions);

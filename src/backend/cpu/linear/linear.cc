@@ -45,25 +45,56 @@ bool HaveDotsForMany(const Kernels& kernels, std::span<const LinearView> linears
          });
 }
 
+// run(op) for rows [first, first + rows) of x.
+template <typename Run>
+void ForRows(const ops::Linear& op, std::int64_t first, std::int64_t rows, const Run& run) {
+  std::vector<LinearOutput> outputs(op.outputs.begin(), op.outputs.end());
+  for (LinearOutput& out : outputs) {
+    out.y = Rows(out.y, first, rows);
+    if (!out.u.empty()) out.u = Rows(out.u, first, rows);
+    if (!out.base.empty()) out.base = Rows(out.base, first, rows);
+  }
+  std::vector<LoraRows> ranges;
+  for (const LoraRows& range : op.ranges) {
+    const std::int64_t begin = std::max(range.begin, first);
+    const std::int64_t end = std::min(range.begin + range.rows, first + rows);
+    if (begin < end) ranges.push_back({begin - first, end - begin, range.loras});
+  }
+  run(ops::Linear{op.linears, Rows(op.x, first, rows), outputs, op.store, op.order, ranges});
+}
+
 // As many rows at a time as the workspace of dot products has room for.
 void RunManyDots(const Machine& machine, const ops::Linear& op) {
   const std::int64_t most = MostDotRows(machine.kernels, DotForm::kPrepacked, true);
-  std::vector<LinearOutput> outputs(op.outputs.begin(), op.outputs.end());
   for (std::int64_t row = 0; row < op.x.rows; row += most) {
-    const std::int64_t rows = std::min(most, op.x.rows - row);
-    for (std::size_t l = 0; l < outputs.size(); ++l) {
-      const LinearOutput& of_all = op.outputs[l];
-      outputs[l].y = Rows(of_all.y, row, rows);
-      if (!of_all.u.empty()) outputs[l].u = Rows(of_all.u, row, rows);
-      if (!of_all.base.empty()) outputs[l].base = Rows(of_all.base, row, rows);
-    }
-    RunFew(machine, {op.linears, Rows(op.x, row, rows), outputs, op.store, op.order});
+    ForRows(op, row, std::min(most, op.x.rows - row),
+            [&](const ops::Linear& part) { RunFew(machine, part); });
+  }
+}
+
+// run(op) for the rows of each range, with its adapter as that of the linears.
+template <typename Run>
+void ForEachRange(const ops::Linear& op, const Run& run) {
+  for (const LoraRows& range : op.ranges) {
+    if (range.rows == 0) continue;
+    std::vector<LinearView> linears(op.linears.begin(), op.linears.end());
+    ForRows(op, range.begin, range.rows, [&](const ops::Linear& part) {
+      std::vector<LinearOutput> outputs(part.outputs.begin(), part.outputs.end());
+      for (std::size_t l = 0; l < linears.size(); ++l) {
+        linears[l].lora = range.loras[l];
+        outputs[l].u = Columns(outputs[l].u, 0, range.loras[l].a.rows);
+      }
+      run(ops::Linear{linears, part.x, outputs, op.store, op.order});
+    });
   }
 }
 
 void RunMany(const Machine& machine, const ops::Linear& op) {
   if (op.order == SumOrder::kMany && HaveDotsForMany(machine.kernels, op.linears)) {
     return RunManyDots(machine, op);
+  }
+  if (!op.ranges.empty()) {
+    return ForEachRange(op, [&](const ops::Linear& one) { RunMany(machine, one); });
   }
   const auto is_coded = [&](const LinearView& linear) {
     return IsCoded(machine.kernels, linear.weight);

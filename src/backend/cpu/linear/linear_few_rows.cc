@@ -9,6 +9,7 @@
 #include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/linear/linear_blocks.h"
 #include "backend/cpu/row_ops.h"
+#include "backend/packed_lora.h"
 
 namespace qlora::cpu {
 namespace {
@@ -17,8 +18,15 @@ namespace {
 constexpr std::int64_t kTaskWeights = 131072;
 constexpr std::int64_t kMostTaskRows = 20 * kDotWeightRows;
 static_assert(kMostTaskRows % kPrepackedRows == 0 && kMostTaskRows % kDotWeightRows == 0);
-static_assert(kMostTaskRows % 16 == 0);  // whole vectors of lanes
-constexpr std::int64_t kRankRows = 4;    // rows of A per task
+// Where rows of B are lanes, tasks begin with whole vectors of them.
+constexpr std::int64_t kVectorRows = 16;
+constexpr std::int64_t kAdaptedRows = 4 * kDotWeightRows;
+static_assert(kMostTaskRows % kVectorRows == 0 && kPrepackedRows % kVectorRows == 0);
+static_assert(kAdaptedRows % kVectorRows == 0 && kMostTaskRows % kAdaptedRows == 0);
+constexpr std::int64_t kRankRows = 4;  // rows of A per task
+// Rows of x that meet all rows of A, where there are more of them: half a megabyte of the
+// second-level cache for 2048 columns.
+constexpr std::int64_t kLowRankRows = 64;
 
 // Operands that all workers read.
 struct FewRowsOperands {
@@ -38,13 +46,13 @@ struct FewRowsOperands {
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
     if (coded) codes = CodedPanels(carver, count, in_features);
     if (rank == 0 || !row_by_row) return;
-    x_of_ranges = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
+    x_of_blocks = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
   }
 
   MatrixView x[kDotFormCount];
   MatrixView u;            // the rows operand scale u of one range and linear after the other
   CodedPanels codes;       // of x, for weights in 8 bits
-  MatrixView x_of_ranges;  // rows for A, of one range after the other
+  MatrixView x_of_blocks;  // rows for A, one block after the other
 };
 
 // Scratch of one worker.
@@ -81,7 +89,9 @@ class FewRowsRun : LinearRun {
     AddLowRankParts(op);
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       is_coded_[l] = IsCoded(kernels_, linears_[l].weight);
-      const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows : kDotWeightRows;
+      const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows
+                                : low_rank_.empty()              ? kDotWeightRows
+                                                                 : kAdaptedRows;
       task_rows_[l] = std::clamp(RoundUp(kTaskWeights / x_.cols, step), step, kMostTaskRows);
     }
   }
@@ -101,7 +111,7 @@ class FewRowsRun : LinearRun {
       part.packed = {u, ElementType(kernels_), of.rows, of.cols, RoundUp(of.cols, kernels_.step)};
       u += part.packed.rows * part.packed.stride * kernels_.bytes;
     }
-    if (rank_ > 0) LowRank(OperandsOfRanges(x, packed));
+    if (rank_ > 0) LowRank(OperandsOfBlocks(x, packed));
     Outputs(x);
   }
 
@@ -109,29 +119,41 @@ class FewRowsRun : LinearRun {
   // The adapter of a linear for a range of rows.
   struct LowRankPart {
     std::int64_t linear;
-    std::int64_t range;
-    std::int64_t begin;
+    Range rows;
+    Range blocks;  // of blocks_
     LoraView lora;
     MatrixView u;       // (rows, R)
     MatrixView packed;  // scale u as a rows operand
+
+    const ConstMatrixView& a() const { return lora.packed_a.empty() ? lora.a : lora.packed_a; }
   };
 
   void AddLowRankParts(const ops::Linear& op) {
-    const auto add = [&](std::int64_t l, const LoraView& lora, std::int64_t begin,
-                         std::int64_t rows) {
-      if (lora.a.empty() || rows == 0) return;
-      const MatrixView u = Block(outputs_[l].u, begin, rows, 0, lora.a.rows);
-      low_rank_.push_back({l, std::ssize(ranges_) - 1, begin, lora, u, {}});
-    };
     for (const LoraRows& range : op.ranges) {
-      ranges_.push_back({range.begin, range.begin + range.rows});
-      for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-        add(l, range.loras[l], range.begin, range.rows);
-      }
+      AddRange({range.begin, range.begin + range.rows},
+               [&](std::int64_t l) { return range.loras[l]; });
     }
-    if (!op.ranges.empty()) return;
-    ranges_.push_back({0, x_.rows});
-    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) add(l, lora(l), 0, x_.rows);
+    if (op.ranges.empty()) AddRange({0, x_.rows}, [&](std::int64_t l) { return lora(l); });
+  }
+
+  // lora_of(l): the adapter of a linear.
+  template <typename LoraOf>
+  void AddRange(const Range& rows, const LoraOf& lora_of) {
+    const std::int64_t count = rows.end - rows.begin;
+    // Without an order of sums, x is packed for a single block.
+    const std::int64_t most = row_by_row_ ? kLowRankRows : x_.rows;
+    const Range blocks = {std::ssize(blocks_), std::ssize(blocks_) + Pieces(count, most)};
+    bool is_adapted = false;
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+      const LoraView lora = lora_of(l);
+      if (lora.a.empty() || count == 0) continue;
+      const MatrixView u = Block(outputs_[l].u, rows.begin, count, 0, lora.a.rows);
+      low_rank_.push_back({l, rows, blocks, lora, u, {}});
+      is_adapted = true;
+    }
+    for (std::int64_t row = rows.begin; is_adapted && row < rows.end; row += most) {
+      blocks_.push_back({row, std::min(row + most, rows.end)});
+    }
   }
 
   void PackCoded(const CodedPanels& codes) {
@@ -148,22 +170,27 @@ class FewRowsRun : LinearRun {
     return {.kernels = kernels_, .count = rows, .cols = x_.cols, .row_by_row = row_by_row_};
   }
 
-  // The rows of x of each range, packed for dot products with A.
-  std::vector<DotOperand> OperandsOfRanges(const DotOperand& x,
+  // One block has all rows of x.
+  bool IsOneBlock() const {
+    return blocks_.size() == 1 && blocks_[0].end - blocks_[0].begin == x_.rows;
+  }
+
+  // The rows of x of each block, packed for dot products with A.
+  std::vector<DotOperand> OperandsOfBlocks(const DotOperand& x,
                                            const FewRowsOperands& packed) const {
-    if (ranges_.size() == 1) return {x};
+    if (IsOneBlock()) return {x};
     constexpr DotForm kForm = DotForm::kRows;
     std::vector<DotOperand> operands;
-    for (const Range& rows : ranges_) {
+    for (const Range& rows : blocks_) {
       operands.push_back(Operand(rows.end - rows.begin));
       operands.back().packed[static_cast<int>(kForm)] =
-          static_cast<std::byte*>(At(packed.x_of_ranges, kernels_, rows.begin, 0));
+          static_cast<std::byte*>(At(packed.x_of_blocks, kernels_, rows.begin, 0));
     }
     ParallelParts(
-        machine_, std::ssize(operands), [&](std::int64_t r) { return operands[r].batches(kForm); },
-        [&](std::int64_t r, std::int64_t batch, int) {
-          const Range& rows = ranges_[r];
-          operands[r].PackBatch(kForm, Rows(x_, rows.begin, rows.end - rows.begin), batch);
+        machine_, std::ssize(operands), [&](std::int64_t b) { return operands[b].batches(kForm); },
+        [&](std::int64_t b, std::int64_t batch, int) {
+          const Range& rows = blocks_[b];
+          operands[b].PackBatch(kForm, Rows(x_, rows.begin, rows.end - rows.begin), batch);
         });
     return operands;
   }
@@ -178,19 +205,31 @@ class FewRowsRun : LinearRun {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       if (!is_coded_[l] && FormOf(l) == form) return true;
     }
-    return form == DotForm::kRows && ranges_.size() == 1 && rank_ > 0;
+    return form == DotForm::kRows && IsOneBlock();
   }
 
-  // u = x A^T, written to the outputs and packed.
+  // u = x A^T, written to the outputs and packed. A task is a few rows of A, or with many rows of x
+  // all of them.
   void LowRank(const std::vector<DotOperand>& x) const {
+    const auto rows_of_a = [](const LowRankPart& part) {
+      return part.blocks.end - part.blocks.begin == 1 ? kRankRows : part.u.cols;
+    };
+    const auto pieces = [&](const LowRankPart& part) {
+      return Pieces(part.u.cols, rows_of_a(part));
+    };
     ParallelParts(
         machine_, std::ssize(low_rank_),
-        [&](std::int64_t p) { return Pieces(low_rank_[p].u.cols, kRankRows); },
-        [&](std::int64_t p, std::int64_t piece, int worker) {
+        [&](std::int64_t p) {
+          return (low_rank_[p].blocks.end - low_rank_[p].blocks.begin) * pieces(low_rank_[p]);
+        },
+        [&](std::int64_t p, std::int64_t index, int worker) {
           const LowRankPart& part = low_rank_[p];
-          const std::int64_t r = piece * kRankRows;
-          DotWeightRows(x[part.range], part.lora.a, r, std::min(kRankRows, part.u.cols - r),
-                        Scratch(worker).weight, part.u.Row<float>(0) + r, part.u.stride);
+          const std::int64_t block = part.blocks.begin + index / pieces(part);
+          const std::int64_t r = index % pieces(part) * rows_of_a(part);
+          DotWeightRows(x[block], part.a(), r, std::min(rows_of_a(part), part.u.cols - r),
+                        Scratch(worker).weight,
+                        part.u.Row<float>(blocks_[block].begin - part.rows.begin) + r,
+                        part.u.stride);
         });
     for (const LowRankPart& part : low_rank_) {
       kernels_.pack_rows(part.u, part.lora.scale, part.packed.data, part.packed.stride);
@@ -222,6 +261,9 @@ class FewRowsRun : LinearRun {
                   const FewRowsScratch& scratch) const {
     const LinearView& linear = linears_[l];
     const std::int64_t rows = std::min(task_rows_[l], features(l) - o);
+    for (const LowRankPart& part : low_rank_) {
+      if (part.linear == l) FetchB(part.lora, o, rows);
+    }
     if (is_coded_[l]) {
       CodedOutputs(linear.weight, o, rows, scratch);
     } else {
@@ -252,21 +294,46 @@ class FewRowsRun : LinearRun {
     }
   }
 
+  // Fetches packed rows of B, which are short pieces of memory, while the weight is multiplied.
+  static void FetchB(const LoraView& lora, std::int64_t row, std::int64_t rows) {
+    if (lora.packed_b.empty()) return;
+    const ConstMatrixView panels = Rows(lora.packed_b, row / kPackedRows * lora.a.rows,
+                                        PackedRows(row % kPackedRows + rows, lora.a.rows));
+    const auto* begin = static_cast<const std::byte*>(panels.data);
+    const auto bytes =
+        static_cast<std::int64_t>(BytesOf(panels.dtype, panels.rows * panels.stride));
+    for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(begin + i, 0, 2);
+  }
+
+  // Rows of B, of one packed panel, as the lanes of a panel of Kernels::multiply.
+  void PackPanelOfB(const LoraView& lora, std::int64_t row, std::int64_t lanes, void* panel,
+                    std::int64_t width) const {
+    if (lora.packed_b.empty()) {
+      return kernels_.pack_panel_of_rows(Rows(lora.b, row, lanes), panel, width);
+    }
+    const std::int64_t rank = lora.a.rows;
+    kernels_.pack_panel_of_columns(
+        Block(lora.packed_b, row / kPackedRows * rank, rank, row % kPackedRows, lanes), panel,
+        width);
+  }
+
   // sums += scale u B^T, with rows of B as lanes; those that fill up the last vector are added to
   // sums that nobody reads.
   void Add(const LowRankPart& part, std::int64_t o, std::int64_t rows,
            const FewRowsScratch& scratch) const {
-    for (std::int64_t r = 0; r < rows; r += kernels_.panel) {
-      const std::int64_t lanes = std::min(kernels_.panel, rows - r);
+    std::int64_t lanes = 0;
+    for (std::int64_t r = 0; r < rows; r += lanes) {
+      const std::int64_t left = kPackedRows - (o + r) % kPackedRows;
+      lanes = std::min({kernels_.panel, rows - r, left});
       const std::int64_t width = RoundUp(lanes, kernels_.vector);
-      kernels_.pack_panel_of_rows(Rows(part.lora.b, o + r, lanes), scratch.panel.data, width);
+      PackPanelOfB(part.lora, o + r, lanes, scratch.panel.data, width);
       kernels_.multiply({.rows = part.packed.rows,
                          .k = part.packed.stride,
                          .width = width,
                          .a = part.packed.data,
                          .a_stride = part.packed.stride,
                          .panel = scratch.panel.data,
-                         .c = scratch.sums.Row<float>(part.begin) + r,
+                         .c = scratch.sums.Row<float>(part.rows.begin) + r,
                          .c_stride = scratch.sums.stride,
                          .add = true});
     }
@@ -278,7 +345,7 @@ class FewRowsRun : LinearRun {
   std::int64_t task_rows_[kMostLinears];  // rows of each weight per task
   bool is_coded_[kMostLinears] = {};
   CodedPanels codes_;
-  std::vector<Range> ranges_;  // of rows with one adapter
+  std::vector<Range> blocks_;  // of adapted rows, each with one adapter
   std::vector<LowRankPart> low_rank_;
 };
 
