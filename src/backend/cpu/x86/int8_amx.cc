@@ -159,7 +159,12 @@ void Multiply(const Int8Product& p) {
 }  // namespace
 
 const Int8Kernels& AmxKernels() {
-  static constexpr Int8Kernels kKernels = {0, Multiply, Begin, End};
+  static constexpr Int8Kernels kKernels = {.offset = 0,
+                                           .multiply = Multiply,
+                                           .begin = Begin,
+                                           .end = End,
+                                           .most_dots = kMostDots,
+                                           .dots = DotSignedCodes};
   return kKernels;
 }
 
