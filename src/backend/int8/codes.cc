@@ -11,9 +11,6 @@
 namespace qlora::int8 {
 namespace {
 
-// Blocks above this many times the mean scale of their row are left out of its scale.
-constexpr double kMostOfMean = 8;
-constexpr float kSmallest = 0x1p-100f;
 // Of codes before they are clamped: from here on, they round beyond the largest code.
 constexpr float kClamped = kLargestCode + 0.5f;
 
@@ -58,22 +55,6 @@ float CodeValue(const QuantizedView& q, std::int64_t index) {
   return q.code[index % 2 == 0 ? byte >> 4 : byte & 15];
 }
 
-// True where no scale is above kMostOfMean times the mean, found without the order and the type
-// that the mean is defined by: this sum is off by count * 2^-24 of its value at most, which is less
-// than the margin. False where it cannot tell.
-bool AllAreNearMean(const float* scales, std::int64_t count, float largest) {
-  constexpr std::int64_t kMostScales = 1 << 16;
-  std::array<float, kChains> sums = {};
-  std::int64_t b = 0;
-  for (; b + kChains <= count; b += kChains) {
-    for (std::int64_t c = 0; c < kChains; ++c) sums[c] += std::abs(scales[b + c]);
-  }
-  for (; b < count; ++b) sums[0] += std::abs(scales[b]);
-  double sum = 0;
-  for (const float part : sums) sum += part;
-  return count <= kMostScales && largest * static_cast<double>(count) < 0.99 * kMostOfMean * sum;
-}
-
 // The largest of the scales of the blocks that a row touches, without those above kMostOfMean times
 // their mean, unless nothing is left.
 RowScale ScaleOfBlocks(const QuantizedView& q, std::int64_t row, float* scales) {
@@ -83,7 +64,7 @@ RowScale ScaleOfBlocks(const QuantizedView& q, std::int64_t row, float* scales) 
   const float largest = LargestMagnitude({scales, static_cast<std::size_t>(count)});
   const float of_code = LargestMagnitude({q.code, 16});
   const CodeScale all = ScaleOfLargest(largest * of_code);
-  if (!std::isfinite(largest) || AllAreNearMean(scales, count, largest)) return {all};
+  if (!std::isfinite(largest)) return {all};
   double sum = 0;
   for (std::int64_t b = 0; b < count; ++b) sum += std::abs(scales[b]);
   const double most = kMostOfMean * sum / static_cast<double>(count);
@@ -113,12 +94,6 @@ float LargestMagnitude(std::span<const float> values) {
   }
   for (; i < std::ssize(values); ++i) largest[0] = std::max(largest[0], bits(values[i]));
   return std::bit_cast<float>(*std::ranges::max_element(largest));
-}
-
-CodeScale ScaleOfLargest(float largest) {
-  if (!std::isfinite(largest)) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  if (largest < kSmallest) return {};
-  return {largest / kLargestCode, kLargestCode / largest};
 }
 
 bool HasCodes(const WeightView& weight) { return weight.form() != WeightForm::kDense; }

@@ -7,7 +7,9 @@
 #ifndef QLORA_BACKEND_INT8_CODES_H_
 #define QLORA_BACKEND_INT8_CODES_H_
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "backend/weight.h"
@@ -30,15 +32,21 @@ struct CodeScale {
 
 // The scale by which `largest`, the largest magnitude, gets the largest code: 0 below 2^-100, where
 // the inverse would overflow, and NaN for Inf and NaN.
-CodeScale ScaleOfLargest(float largest);
+inline CodeScale ScaleOfLargest(float largest) {
+  constexpr float kSmallest = 0x1p-100f;
+  if (!std::isfinite(largest)) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  if (largest < kSmallest) return {};
+  return {largest / kLargestCode, kLargestCode / largest};
+}
 
 // ---- Weights.
 
 // True for a weight whose products are computed in 8 bits: one that is quantized.
 bool HasCodes(const WeightView& weight);
 
-// The scale of a row of a weight. Of a 4-bit weight it leaves out blocks whose scale is above 8
-// times the mean of the row ("super weights"): codes of these are clamped.
+// The scale of a row of a weight. Of a 4-bit weight it leaves out blocks whose scale is above
+// kMostOfMean times the mean of the row ("super weights"): codes of these are clamped.
+inline constexpr double kMostOfMean = 8;
 struct RowScale {
   CodeScale codes;
   bool clamps = false;

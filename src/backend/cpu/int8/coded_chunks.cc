@@ -6,10 +6,11 @@
 
 #include <algorithm>
 
-#include "backend/cpu/gemm/format.h"
+#include "backend/cpu/int8/chunk_coder-inl.h"
 #include "backend/cpu/int8/coded_chunks.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/lanes-inl.h"
+#include "backend/cpu/views.h"
 #include "backend/int8/codes.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,93 +21,14 @@ namespace {
 // as wide as a row.
 constexpr std::int64_t kRowsAhead = 16;
 
-// A number that float32 holds to a unit: sums with it are rounded to whole numbers, the lowest byte
-// of which is the code + offset.
-HWY_INLINE float Rounder(std::uint8_t offset) { return 0x1.8p23f + static_cast<float>(offset); }
-
-// The lowest bytes of value * factor, clamped, + rounder.
-template <class D>
-HWY_INLINE hn::Vec<hn::Rebind<std::uint8_t, D>> RoundedBytes(D d, hn::Vec<D> value,
-                                                             hn::Vec<D> factor,
-                                                             hn::Vec<D> rounder) {
-  const hn::Rebind<std::uint32_t, D> d32;
-  const auto most = hn::Set(d, int8::kLargestCode);
-  const auto least = hn::Set(d, -int8::kLargestCode);
-  const auto code = hn::Max(hn::Min(hn::Mul(value, factor), most), least);
-  return hn::TruncateTo(hn::Rebind<std::uint8_t, D>(), hn::BitCast(d32, hn::Add(code, rounder)));
-}
-
-// Codes whole chunks with the codes of a table for each.
-class Coder {
-  using D = hn::CappedTag<float, 16>;
-  using Bytes = hn::CappedTag<std::uint8_t, 16>;
-
- public:
-  HWY_INLINE Coder(const float* code, std::uint8_t offset)
-      : code_(code), rounder_(Rounder(offset)) {}
-
-  HWY_INLINE void operator()(const std::uint8_t* packed, const float* factor,
-                             std::uint8_t* out) const {
-    const D d;
-    const auto factors = hn::Set(d, *factor);
-    const auto rounder = hn::Set(d, rounder_);
-#if HWY_TARGET == HWY_SCALAR
-    std::uint8_t table[16];
-    for (std::int64_t i = 0; i < 16; ++i) {
-      table[i] = hn::GetLane(RoundedBytes(d, hn::Set(d, code_[i]), factors, rounder));
-    }
-    for (std::int64_t i = 0; i < kChunkBytes; ++i) {
-      out[2 * i] = table[packed[i] >> 4];
-      out[2 * i + 1] = table[packed[i] & 15];
-    }
-#else
-    const Bytes bytes;
-    constexpr std::int64_t kFloats = hn::MaxLanes(D());
-    HWY_ALIGN std::uint8_t table[16];
-    for (std::int64_t i = 0; i < 16; i += kFloats) {
-      const hn::Rebind<std::uint8_t, D> part;
-      hn::StoreU(RoundedBytes(d, hn::LoadU(d, code_ + i), factors, rounder), part, table + i);
-    }
-    LookUp(packed, hn::Load(bytes, table), out);
-#endif
-  }
-
- private:
-#if HWY_TARGET != HWY_SCALAR
-  // The first of two values is in the upper half of its byte.
-  HWY_INLINE static void LookUp(const std::uint8_t* packed, hn::Vec<Bytes> table,
-                                std::uint8_t* out) {
-    const hn::CappedTag<std::uint8_t, kChunk> d;
-    const hn::RepartitionToWide<decltype(d)> d16;
-    const hn::Rebind<std::uint8_t, decltype(d16)> half;
-    constexpr std::int64_t kBytes = hn::MaxLanes(hn::CappedTag<std::uint8_t, kChunk>());
-#if HWY_TARGET == HWY_AVX3
-    const hn::Vec<decltype(d)> values{_mm512_broadcast_i32x4(table.raw)};
-#elif HWY_TARGET == HWY_AVX2
-    const hn::Vec<decltype(d)> values{_mm256_broadcastsi128_si256(table.raw)};
-#else
-    const auto values = table;
-#endif
-    for (std::int64_t i = 0; i < kChunk; i += kBytes) {
-      const auto words = hn::PromoteTo(d16, hn::LoadU(half, packed + i / 2));
-      const auto second = hn::And(hn::ShiftLeft<8>(words), hn::Set(d16, 0x0f00));
-      const auto codes = hn::BitCast(d, hn::Or(hn::ShiftRight<4>(words), second));
-      hn::StoreU(hn::TableLookupBytes(values, codes), d, out + i);
-    }
-  }
-#endif
-
-  const float* code_;
-  float rounder_;
-};
-
 // The number of a byte in a block of 16 x 16, row and column, has 8 bits. Laying the halves of the
 // block side by side moves them on by one; after four times, row and column have changed places.
-HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out) {
+// stride: of the rows of `out`.
+HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out, std::int64_t stride) {
   constexpr std::int64_t kSize = kTransposedRows;
 #if HWY_TARGET == HWY_SCALAR
   for (std::int64_t i = 0; i < kSize; ++i) {
-    for (std::int64_t r = 0; r < kSize; ++r) out[i * kInt8Stride + r] = in[r * kTransposedCols + i];
+    for (std::int64_t r = 0; r < kSize; ++r) out[i * stride + r] = in[r * kTransposedCols + i];
   }
 #else
   const hn::FixedTag<std::uint8_t, kSize> d;
@@ -125,7 +47,7 @@ HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out) {
     for (std::int64_t r = 0; r < kSize; ++r) v[r] = next[r];
   }
 #pragma GCC unroll 16
-  for (std::int64_t i = 0; i < kSize; ++i) hn::StoreU(v[i], d, out + i * kInt8Stride);
+  for (std::int64_t i = 0; i < kSize; ++i) hn::StoreU(v[i], d, out + i * stride);
 #endif
 }
 
@@ -133,40 +55,51 @@ HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out) {
 
 void Transpose(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out) {
   for (std::int64_t i = 0; i < cols; i += kTransposedRows) {
-    TransposeBlock(in + i, out + i * kInt8Stride);
+    TransposeBlock(in + i, out + i * kInt8Stride, kInt8Stride);
   }
 }
 
-void CodeRows(const ChunkRows& in, std::uint8_t* out) {
-  const Coder code(in.code, in.offset);
+template <bool kClamps>
+void CodeRowsOf(const PackedChunks& in, std::uint8_t* out) {
+  const Coder<kClamps> code(in.code, in.offset);
   for (std::int64_t r = 0; r < in.rows; ++r, out += kInt8Stride) {
     const std::uint8_t* packed = in.packed + r * in.row_bytes;
     const float* factors = in.factors + r * in.factor_stride;
-    // Behind the last row come the next chunks of the first ones.
+    // Behind the last row come the next chunks of the first ones; behind a single one, the next
+    // one.
     const std::uint8_t* ahead = packed + kRowsAhead * in.row_bytes;
     if (r + kRowsAhead >= in.rows) ahead += in.chunks * kChunkBytes - in.rows * in.row_bytes;
-    for (std::int64_t c = 0; c < in.chunks; ++c) {
-      if (c % 2 == 0) hwy::Prefetch(ahead + c * kChunkBytes);
-      code(packed + c * kChunkBytes, factors + c, out + c * kChunk);
+    for (std::int64_t c = 0; c < in.chunks; c += 2) {
+      hwy::Prefetch(ahead + c * kChunkBytes);
+      code(packed + c * kChunkBytes, factors + c, std::min<std::int64_t>(2, in.chunks - c),
+           out + c * kChunk);
     }
   }
 }
 
-void CodeColumns(const ChunkRows& in, std::uint8_t* out) {
+void CodeRows(const PackedChunks& in, std::uint8_t* out) {
+  in.clamps ? CodeRowsOf<true>(in, out) : CodeRowsOf<false>(in, out);
+}
+
+void CodeColumns(const PackedChunks& in, std::uint8_t* out) {
   constexpr std::int64_t kAhead = 2 * kTransposedRows;
-  const Coder code(in.code, in.offset);
+  const Coder<true> code(in.code, in.offset);
+  const std::int64_t half = in.chunks * kChunkBytes;
   HWY_ALIGN std::uint8_t rows[kTransposedRows * kTransposedCols] = {};
   for (std::int64_t first = 0; first < in.rows; first += kTransposedRows) {
     const std::int64_t count = std::min(kTransposedRows, in.rows - first);
     for (std::int64_t r = 0; r < count; ++r) {
       const std::uint8_t* packed = in.packed + (first + r) * in.row_bytes;
       hwy::Prefetch(packed + kAhead * in.row_bytes);
-      const float* factors = in.factors + (first + r) * in.factor_stride;
-      for (std::int64_t c = 0; c < in.chunks; ++c) {
-        code(packed + c * kChunkBytes, factors + c, rows + r * kTransposedCols + c * kChunk);
-      }
+      code(packed, in.factors + (first + r) * in.factor_stride, in.chunks,
+           rows + r * kTransposedCols);
     }
-    Transpose(rows, in.chunks * kChunk, out + first);
+    // Even columns are in the first half of a row.
+    for (std::int64_t i = 0; i < half; i += kTransposedRows) {
+      std::uint8_t* to = out + first + 2 * i * kInt8Stride;
+      TransposeBlock(rows + i, to, 2 * kInt8Stride);
+      TransposeBlock(rows + half + i, to + kInt8Stride, 2 * kInt8Stride);
+    }
   }
 }
 
@@ -174,10 +107,18 @@ void CodePlainValues(std::span<const float> values, float inverse, std::uint8_t 
                      std::uint8_t* out) {
   ForEachVector(std::ssize(values), [&](auto d, std::int64_t i) HWY_ATTR {
     const hn::Rebind<std::uint8_t, decltype(d)> d8;
-    hn::StoreU(RoundedBytes(d, hn::LoadU(d, values.data() + i), hn::Set(d, inverse),
-                            hn::Set(d, Rounder(offset))),
+    hn::StoreU(RoundedBytes<true>(d, hn::LoadU(d, values.data() + i), hn::Set(d, inverse),
+                                  hn::Set(d, Rounder(offset))),
                d8, out + i);
   });
+}
+
+void Pair(const std::uint8_t* in, std::int64_t count, std::uint8_t* out) {
+  const std::int64_t half = RoundUp(count, kInt8Depth) / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    out[i] = in[2 * i];
+    out[half + i] = in[2 * i + 1];
+  }
 }
 
 }  // namespace qlora::cpu::HWY_NAMESPACE
@@ -187,10 +128,12 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(CodeRows);
-void CodeChunks(const ChunkRows& in, std::uint8_t* out) { HWY_DYNAMIC_DISPATCH(CodeRows)(in, out); }
+void CodeChunks(const PackedChunks& in, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(CodeRows)(in, out);
+}
 
 HWY_EXPORT(CodeColumns);
-void CodeChunkColumns(const ChunkRows& in, std::uint8_t* out) {
+void CodeChunkColumns(const PackedChunks& in, std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(CodeColumns)(in, out);
 }
 
@@ -203,6 +146,11 @@ HWY_EXPORT(CodePlainValues);
 void CodeValues(std::span<const float> values, float inverse, std::uint8_t offset,
                 std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(CodePlainValues)(values, inverse, offset, out);
+}
+
+HWY_EXPORT(Pair);
+void PairCodes(const std::uint8_t* in, std::int64_t count, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(Pair)(in, count, out);
 }
 
 }  // namespace qlora::cpu

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/gemm/weight_rows.h"
 #include "backend/cpu/int8/coded_chunks.h"
+#include "backend/cpu/int8/coded_copy.h"
 #include "backend/cpu/int8/coded_operand.h"
 #include "backend/cpu/lanes-inl.h"
 #include "quant/double_quant.h"
@@ -20,26 +21,65 @@ namespace qlora::cpu::HWY_NAMESPACE {
 // sums(r, lane) = fma(x[lane], w[r], sums(r, lane)) where `lanes` has the bit of the lane.
 void AddColumn(const float* w, std::int64_t rows, const float* x, std::uint32_t lanes,
                std::int64_t width, float* sums, std::int64_t stride) {
-  if constexpr (HWY_TARGET == HWY_SCALAR) {  // without a fused operation in Highway
+  // Single lanes; and Highway has no fused operation for scalar targets.
+  if (HWY_TARGET == HWY_SCALAR || width == 1) {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t i = 0; i < width; ++i) {
         float& sum = sums[r * stride + i];
         if ((lanes >> i & 1) != 0) sum = std::fma(x[i], w[r], sum);
       }
     }
-  } else {
-    const FloatTag d;
-    float chosen[kInt8Lanes];
-    for (std::int64_t i = 0; i < width; ++i) chosen[i] = static_cast<float>(lanes >> i & 1);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      float* row = sums + r * stride;
-      for (std::int64_t i = 0; i < width; i += kLanes) {
-        const auto before = hn::LoadU(d, row + i);
-        const auto after = hn::MulAdd(hn::LoadU(d, x + i), hn::Set(d, w[r]), before);
-        const auto has = hn::Ne(hn::LoadU(d, chosen + i), hn::Zero(d));
-        hn::StoreU(hn::IfThenElse(has, after, before), d, row + i);
-      }
+    return;
+  }
+  const FloatTag d;
+  float chosen[kInt8Lanes];
+  for (std::int64_t i = 0; i < width; ++i) chosen[i] = static_cast<float>(lanes >> i & 1);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* row = sums + r * stride;
+    for (std::int64_t i = 0; i < width; i += kLanes) {
+      const auto before = hn::LoadU(d, row + i);
+      const auto after = hn::MulAdd(hn::LoadU(d, x + i), hn::Set(d, w[r]), before);
+      const auto has = hn::Ne(hn::LoadU(d, chosen + i), hn::Zero(d));
+      hn::StoreU(hn::IfThenElse(has, after, before), d, row + i);
     }
+  }
+}
+
+// As int8::ScaleOfRow for rows of a 4-bit weight, of which each touches `count` blocks with these
+// scales (rows, count). Where no scale is above the mean that often, the largest one gives the
+// scale of the row; the sum, which is not exact, is off by less than the margin.
+void ScaleRows(const WeightView& weight, std::int64_t row, std::int64_t rows, const float* scales,
+               std::int64_t count, int8::RowScale* out) {
+  constexpr std::int64_t kMostScales = 1 << 16;
+  const float largest_code = int8::LargestMagnitude({weight.quantized.code, 16});
+  for (std::int64_t r = 0; r < rows; ++r, scales += count) {
+    Largest largest;
+    Sum sum;
+    ForEachVector(count, [&](auto d, std::int64_t i) HWY_ATTR {
+      const auto scale = hn::Abs(hn::LoadU(d, scales + i));
+      largest.Add(d, scale);
+      sum.Add(d, scale);
+    });
+    const float top = largest.Total();
+    const double total = sum.Total();
+    if (count <= kMostScales && std::isfinite(total) &&
+        top * static_cast<double>(count) < 0.99 * int8::kMostOfMean * total) {
+      out[r] = {int8::ScaleOfLargest(top * largest_code)};
+    } else {
+      out[r] = int8::ScaleOfRow(weight, row + r, std::vector<float>(count).data());
+    }
+  }
+}
+
+// scales (rows, count): become what values of such blocks are multiplied by to become codes.
+void MakeFactors(const int8::RowScale* rows_of, std::int64_t rows, std::int64_t count,
+                 float* scales) {
+  for (std::int64_t r = 0; r < rows; ++r, scales += count) {
+    const float inverse = rows_of[r].codes.inverse;
+    ForEachVector(count, [&](auto d, std::int64_t i) HWY_ATTR {
+      const auto factor = hn::Mul(hn::LoadU(d, scales + i), hn::Set(d, inverse));
+      hn::StoreU(inverse == 0 ? hn::Zero(d) : factor, d, scales + i);
+    });
   }
 }
 
@@ -50,6 +90,8 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(AddColumn);
+HWY_EXPORT(ScaleRows);
+HWY_EXPORT(MakeFactors);
 
 namespace {
 
@@ -139,10 +181,24 @@ struct CodedSums {
   }
 };
 
+// What stays in float32.
+void AddFloats(const CodedSums& sums) {
+  sums.AddSpikes();
+  sums.AddExcess();
+}
+
 }  // namespace
 
 int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales) {
-  if (weight.form() != WeightForm::kBlocks) return int8::ScaleOfRow(weight, row, block_scales);
+  if (weight.form() == WeightForm::kFourBit) {
+    const QuantizedView& q = weight.quantized;
+    const std::int64_t first = BlockOfIndex(q, row * q.cols);
+    const std::int64_t count = BlockOfIndex(q, row * q.cols + q.cols - 1) + 1 - first;
+    LoadScales(q, first, count, block_scales);
+    int8::RowScale scale;
+    HWY_DYNAMIC_DISPATCH(ScaleRows)(weight, row, 1, block_scales, count, &scale);
+    return scale;
+  }
   float largest = 0;
   for (std::int64_t col = 0; col < weight.cols(); col += kCodedDepth) {
     const std::int64_t cols = std::min(kCodedDepth, weight.cols() - col);
@@ -156,42 +212,116 @@ int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* blo
 }
 
 CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)
-    : weight_(weight), row_(row), rows_(rows), chunk_factors_(room) {
-  std::vector<float> blocks(int8::MostRowBlocks(weight));
-  const std::int64_t chunks = weight.cols() / kChunk;
-  const std::int64_t per_block = IsChunked(weight) ? weight.quantized.block_size / kChunk : 0;
-  for (std::int64_t r = 0; r < rows; ++r, room += chunks) {
-    row_scales_[r] = ScaleOfRow(weight, row + r, blocks.data());
-    const int8::CodeScale& scale = row_scales_[r].codes;
-    factors_[r] = scale.scale;
-    if (per_block == 0) continue;
-    const std::int64_t first = (row + r) * chunks % per_block;
-    for (std::int64_t c = 0; c < chunks && per_block == 1; ++c)
-      room[c] = FactorOf(scale, blocks[c]);
-    for (std::int64_t c = 0; c < chunks && per_block > 1; ++c) {
-      room[c] = FactorOf(scale, blocks[(first + c) / per_block]);
+    : weight_(weight), row_(row), rows_(rows) {
+  const QuantizedView& q = weight.quantized;
+  if (IsChunked(weight)) {
+    chunks_ = {.packed = q.packed + row * q.cols / 2,
+               .row_bytes = q.cols / 2,
+               .rows = rows,
+               .chunks = q.cols / kChunk,
+               .code = q.code,
+               .factors = room,
+               .factor_stride = q.cols / kChunk,
+               .offset = 0};
+  }
+  if (weight.prepacked != nullptr) {
+    const CodedCopy copy(q, weight.prepacked);
+    std::copy_n(copy.scales() + row, rows, row_scales_);
+    chunks_ = copy.Rows(row, rows);
+  } else if (IsChunked(weight) && q.block_size == kChunk) {
+    LoadChunks(room);
+  } else {
+    std::vector<float> blocks(int8::MostRowBlocks(weight));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      row_scales_[r] = ScaleOfRow(weight, row + r, blocks.data());
+      if (IsChunked(weight)) LoadLongBlocks(r, blocks.data(), room + r * chunks_.chunks);
     }
+  }
+  for (std::int64_t r = 0; r < rows; ++r) factors_[r] = row_scales_[r].codes.scale;
+}
+
+// The usual weight: each chunk has a scale, all of which are read together.
+void CodedRows::LoadChunks(float* factors) {
+  const std::int64_t chunks = chunks_.chunks;
+  LoadScales(weight_.quantized, row_ * chunks, rows_ * chunks, factors);
+  HWY_DYNAMIC_DISPATCH(ScaleRows)(weight_, row_, rows_, factors, chunks, row_scales_);
+  HWY_DYNAMIC_DISPATCH(MakeFactors)(row_scales_, rows_, chunks, factors);
+}
+
+// Blocks of several chunks, which may begin in the row before.
+void CodedRows::LoadLongBlocks(std::int64_t row, const float* blocks, float* factors) const {
+  const std::int64_t per_block = weight_.quantized.block_size / kChunk;
+  const std::int64_t first = (row_ + row) * chunks_.chunks % per_block;
+  for (std::int64_t c = 0; c < chunks_.chunks; ++c) {
+    factors[c] = FactorOf(row_scales_[row].codes, blocks[(first + c) / per_block]);
   }
 }
 
 void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
                      std::uint8_t* out) const {
-  const QuantizedView& q = weight_.quantized;
   if (!IsChunked(weight_)) {
     for (std::int64_t r = 0; r < rows_; ++r, out += kInt8Stride) {
-      CodePlain(weight_, row_ + r, row_scales_[r].codes, first, depth, offset, out);
+      PackRow(r, first, depth, offset, out);
     }
     return;
   }
-  CodeChunks({.packed = q.packed + (row_ * q.cols + first) / 2,
-              .row_bytes = q.cols / 2,
-              .rows = rows_,
-              .chunks = depth / kChunk,
-              .code = q.code,
-              .factors = chunk_factors_ + first / kChunk,
-              .factor_stride = q.cols / kChunk,
-              .offset = offset},
-             out);
+  CodeChunks(Chunks(0, rows_, first, depth, offset), out);
+}
+
+void CodedRows::PackRow(std::int64_t row, std::int64_t first, std::int64_t depth,
+                        std::uint8_t offset, std::uint8_t* out) const {
+  if (IsChunked(weight_)) return CodeChunks(Chunks(row, 1, first, depth, offset), out);
+  std::uint8_t codes[kCodedDepth] = {};
+  for (std::int64_t end = first + depth; first < end; first += kCodedDepth, out += kCodedDepth) {
+    const std::int64_t count = std::min(kCodedDepth, end - first);
+    CodePlain(weight_, row_ + row, row_scales_[row].codes, first, count, offset, codes);
+    for (std::int64_t i = 0; i < count; i += int8::kGroup) {
+      PairCodes(codes + i, std::min(int8::kGroup, count - i), out + i);
+    }
+  }
+}
+
+void CodedRows::Multiply(const Int8Kernels& kernels, const CodedPanels& panels, std::uint8_t* room,
+                         float* sums, std::int64_t stride) const {
+  const CodedPanel lanes = panels[0];
+  const std::int64_t most = IsChunked(weight_) ? kDotRows : 1;
+  for (std::int64_t r = 0; r < rows_; r += most) {
+    const std::int64_t rows = std::min(most, rows_ - r);
+    for (std::int64_t k = 0; k < weight_.cols(); k += kDotDepth) {
+      const std::int64_t depth = std::min(kDotDepth, weight_.cols() - k);
+      const PackedChunks chunks = Chunks(r, rows, k, depth, kernels.offset);
+      if (!IsChunked(weight_)) PackRow(r, k, depth, kernels.offset, room);
+      kernels.dots({.rows = rows,
+                    .k = RoundUp(depth, kInt8Depth),
+                    .a = room,
+                    .chunks = IsChunked(weight_) ? &chunks : nullptr,
+                    .lanes = panels.count(),
+                    .panels = lanes.codes + k,
+                    .k_stride = RoundUp(weight_.cols(), kInt8Depth),
+                    .scales = lanes.scales + k / int8::kGroup,
+                    .starts = lanes.starts + k / int8::kGroup,
+                    .group_stride = Pieces(weight_.cols(), int8::kGroup),
+                    .c = sums + r * stride,
+                    .c_stride = stride,
+                    .add = k > 0});
+    }
+  }
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    for (std::int64_t m = 0; m < panels.count(); ++m) sums[r * stride + m] *= factors_[r];
+  }
+}
+
+PackedChunks CodedRows::Chunks(std::int64_t row, std::int64_t rows, std::int64_t first,
+                               std::int64_t depth, std::uint8_t offset) const {
+  PackedChunks part = chunks_;
+  part.packed += row * chunks_.row_bytes + first / 2;
+  part.rows = rows;
+  part.chunks = depth / kChunk;
+  part.factors += row * chunks_.factor_stride + first / kChunk;
+  part.offset = offset;
+  const int8::RowScale* scales = row_scales_ + row;
+  part.clamps = std::any_of(scales, scales + rows, [](const auto& scale) { return scale.clamps; });
+  return part;
 }
 
 void CodedRows::Values(std::int64_t k, float* out) const {
@@ -266,6 +396,16 @@ void CodedColumns::ForEachExcess(const Add& add) const {
   }
 }
 
+void MultiplyCodedRows(const Int8Kernels& kernels, const CodedRows& rows, const CodedPanels& panels,
+                       const ConstMatrixView& values, std::uint8_t* room, float* sums,
+                       std::int64_t stride) {
+  if (!panels.are_single()) {
+    return MultiplyCoded(kernels, rows, panels, values, room, sums, stride);
+  }
+  rows.Multiply(kernels, panels, room, sums, stride);
+  AddFloats({rows, panels, values, sums, stride});
+}
+
 void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                    const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
                    float* sums, std::int64_t stride) {
@@ -277,7 +417,7 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
       const CodedPanel panel = panels[p];
       const std::int64_t group = k / int8::kGroup * panel.width;
       kernels.multiply({.rows = operand.rows(),
-                        .k = depth,
+                        .k = RoundUp(depth, kInt8Depth),
                         .width = panel.width,
                         .a = room,
                         .panel = panel.codes + k * panel.width,
@@ -291,9 +431,7 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
     }
   }
   if (kernels.end != nullptr) kernels.end();
-  const CodedSums all = {operand, panels, values, sums, stride};
-  all.AddSpikes();
-  all.AddExcess();
+  AddFloats({operand, panels, values, sums, stride});
 }
 
 }  // namespace qlora::cpu

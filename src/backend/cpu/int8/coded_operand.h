@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 
+#include "backend/cpu/int8/coded_chunks.h"
 #include "backend/cpu/int8/coded_panels.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/int8/codes.h"
@@ -38,35 +39,47 @@ class CodedOperand {
 // As int8::ScaleOfRow.
 int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales);
 
-// Rows [row, row + rows) of a weight; k are its columns. At most kMost rows.
+// Rows [row, row + rows) of a weight; k are its columns, in paired order. At most kMost rows.
 class CodedRows final : public CodedOperand {
  public:
   // The codes of activations, which can be more than the second-level cache holds, are read once
   // for so many rows.
   static constexpr std::int64_t kMost = 128;
 
-  // room: for WeightRows::ScaleCount floats.
+  // room: for WeightRows::ScaleCount floats. A weight that is prepacked has them already.
   CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room);
+  const int8::RowScale* row_scales() const { return row_scales_; }
 
   std::int64_t rows() const override { return rows_; }
   std::int64_t k() const override { return weight_.cols(); }
   void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
             std::uint8_t* out) const override;
+  // sums (rows, lanes): the product with single panels, row by row as memory has them.
+  void Multiply(const Int8Kernels& kernels, const CodedPanels& panels, std::uint8_t* room,
+                float* sums, std::int64_t stride) const;
   const float* factors() const override { return factors_; }
   void Values(std::int64_t k, float* out) const override;
   void ForEachExcess(const Add& add) const override;
 
  private:
+  void LoadChunks(float* factors);
+  void LoadLongBlocks(std::int64_t row, const float* blocks, float* factors) const;
+  // As Pack, of one row, for any depth.
+  void PackRow(std::int64_t row, std::int64_t first, std::int64_t depth, std::uint8_t offset,
+               std::uint8_t* out) const;
+  PackedChunks Chunks(std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t depth,
+                      std::uint8_t offset) const;
+
   const WeightView& weight_;
   const std::int64_t row_;
   const std::int64_t rows_;
-  const float* chunk_factors_;  // (rows, chunks) of a chunked weight
+  PackedChunks chunks_ = {};  // of a chunked weight: all rows, without an offset
   int8::RowScale row_scales_[kMost];
   float factors_[kMost] = {};
 };
 
-// Columns [col, col + cols) of a weight, at most kMost; k are its rows. Their scales lie along k:
-// activations take them over before they are coded.
+// Columns [col, col + cols) of a weight, at most kMost; k are its rows, in plain order. Their
+// scales lie along k: activations take them over before they are coded.
 class CodedColumns final : public CodedOperand {
  public:
   // A cache line of 4-bit values. Rows are pages apart: each visit of one costs a look-up of its
@@ -100,6 +113,10 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                    const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
                    float* sums, std::int64_t stride);
 
+// The same of rows, also with single panels.
+void MultiplyCodedRows(const Int8Kernels& kernels, const CodedRows& rows, const CodedPanels& panels,
+                       const ConstMatrixView& values, std::uint8_t* room, float* sums,
+                       std::int64_t stride);
 }  // namespace qlora::cpu
 
 #endif  // QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_

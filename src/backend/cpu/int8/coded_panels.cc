@@ -4,6 +4,7 @@
 // Included after foreach_target.
 #include <cstring>
 
+#include "backend/cpu/int8/coded_chunks.h"
 #include "backend/cpu/int8/coded_panels.h"
 #include "backend/cpu/lanes-inl.h"
 
@@ -99,7 +100,8 @@ CodedGroup CodeValues(GroupValues& group) {
   return coded;
 }
 
-void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
+void Pack(const ConstMatrixView& x, const float* factors, CodeOrder order,
+          const CodedPanel& panel) {
   std::int32_t spike_count = 0;
   for (std::int64_t first = 0; first < x.cols; first += int8::kGroup) {
     GroupValues group;
@@ -124,8 +126,15 @@ void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& pane
       const int8::Spikes& spikes = coded.spikes;
       panel.scales[at + lane] = coded.scale;
       panel.starts[at + lane] = -kCodeOffset * coded.sum;
+      const std::int8_t* codes = group.codes;
+      std::int8_t paired[int8::kGroup];
+      if (order == CodeOrder::kPaired) {
+        PairCodes(reinterpret_cast<const std::uint8_t*>(codes), group.count,
+                  reinterpret_cast<std::uint8_t*>(paired));
+        codes = paired;
+      }
       for (std::int64_t i = 0; i < quads; ++i) {
-        std::memcpy(to + i * panel.width * kInt8Step, group.codes + i * kInt8Step, kInt8Step);
+        std::memcpy(to + i * panel.width * kInt8Step, codes + i * kInt8Step, kInt8Step);
       }
       for (int i = 0; i < spikes.count; ++i) lanes_of[spikes.columns[i]] |= 1u << lane;
       has_spikes = has_spikes || spikes.count > 0;
@@ -140,8 +149,9 @@ void Pack(const ConstMatrixView& x, const float* factors, const CodedPanel& pane
 
 }  // namespace
 
-void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
-  Pack(x, factors, panel);
+void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, CodeOrder order,
+                       const CodedPanel& panel) {
+  Pack(x, factors, order, panel);
 }
 
 }  // namespace qlora::cpu::HWY_NAMESPACE
@@ -150,31 +160,34 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qlora::cpu {
 
-CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k) : rows_(rows), k_(k) {
+CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool are_single)
+    : rows_(rows), most_(are_single ? 1 : kInt8Lanes), k_(k) {
   codes_ = carver.Matrix(DType::kU8, lanes(), RoundUp(k, kInt8Depth));
   scales_ = carver.Matrix(DType::kF32, lanes(), groups());
   starts_ = carver.Matrix(DType::kI32, lanes(), groups());
-  spikes_ = carver.Matrix(DType::kU8, count(), k * static_cast<std::int64_t>(sizeof(SpikeColumn)));
+  spikes_ = carver.Matrix(DType::kU8, count(),
+                          most_spikes() * static_cast<std::int64_t>(sizeof(SpikeColumn)));
   spike_counts_ = carver.Matrix(DType::kI32, 1, count());
 }
 
 // Panels before this one are full.
 CodedPanel CodedPanels::operator[](std::int64_t panel) const {
-  const std::int64_t first = panel * kInt8Lanes;
-  const std::int64_t rows = std::min(kInt8Lanes, rows_ - first);
+  const std::int64_t first = panel * most_;
+  const std::int64_t rows = std::min(most_, rows_ - first);
   return {.first = first,
           .rows = rows,
-          .width = RoundUp(rows, kInt8Vector),
+          .width = most_ == 1 ? 1 : RoundUp(rows, kInt8Vector),
           .codes = static_cast<std::int8_t*>(codes_.data) + first * codes_.cols,
           .scales = scales_.Row<float>(first),
           .starts = starts_.Row<std::int32_t>(first),
-          .spikes = static_cast<SpikeColumn*>(spikes_.data) + panel * k_,
+          .spikes = static_cast<SpikeColumn*>(spikes_.data) + panel * most_spikes(),
           .spike_count = spike_counts_.Row<std::int32_t>(0) + panel};
 }
 
 HWY_EXPORT(PackCodesOfTarget);
-void PackCodes(const ConstMatrixView& x, const float* factors, const CodedPanel& panel) {
-  HWY_DYNAMIC_DISPATCH(PackCodesOfTarget)(x, factors, panel);
+void PackCodes(const ConstMatrixView& x, const float* factors, CodeOrder order,
+               const CodedPanel& panel) {
+  HWY_DYNAMIC_DISPATCH(PackCodesOfTarget)(x, factors, order, panel);
 }
 
 }  // namespace qlora::cpu

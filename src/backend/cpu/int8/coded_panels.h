@@ -28,7 +28,7 @@ struct CodedPanel {
   std::int8_t* codes;    // (k / kInt8Step, width, kInt8Step), k rounded up to kInt8Depth
   float* scales;         // (groups, width)
   std::int32_t* starts;  // (groups, width)
-  SpikeColumn* spikes;   // ascending; room for one of each column
+  SpikeColumn* spikes;   // ascending
   std::int32_t* spike_count;
 };
 
@@ -36,9 +36,11 @@ struct CodedPanel {
 class CodedPanels {
  public:
   CodedPanels() = default;
-  CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k);
+  // are_single: a panel of each row, for Int8Kernels::dot.
+  CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool are_single = false);
 
-  std::int64_t count() const { return Pieces(rows_, kInt8Lanes); }
+  bool are_single() const { return most_ == 1; }
+  std::int64_t count() const { return Pieces(rows_, most_); }
   // Lanes of all panels.
   std::int64_t lanes() const { return RoundUp(rows_, kInt8Vector); }
   CodedPanel operator[](std::int64_t panel) const;
@@ -52,8 +54,10 @@ class CodedPanels {
 
  private:
   std::int64_t groups() const { return Pieces(k_, int8::kGroup); }
+  std::int64_t most_spikes() const { return std::min(k_, most_ * groups() * int8::Spikes::kMost); }
 
   std::int64_t rows_ = 0;
+  std::int64_t most_ = kInt8Lanes;  // rows of a panel
   std::int64_t k_ = 0;
   MatrixView codes_;
   MatrixView scales_;
@@ -62,8 +66,12 @@ class CodedPanels {
   MatrixView spike_counts_;
 };
 
+// The order of columns within a group; kPaired: as of PairCodes.
+enum class CodeOrder : std::uint8_t { kPlain, kPaired };
+
 // Codes the rows of x that are those of the panel: x(n, i), times factors[i] unless that is null.
-void PackCodes(const ConstMatrixView& x, const float* factors, const CodedPanel& panel);
+void PackCodes(const ConstMatrixView& x, const float* factors, CodeOrder order,
+               const CodedPanel& panel);
 
 }  // namespace qlora::cpu
 

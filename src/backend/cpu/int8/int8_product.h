@@ -31,6 +31,8 @@ inline constexpr std::int64_t kInt8Depth = 64;
 inline constexpr std::int64_t kInt8Stride = 512 + 64;
 inline constexpr std::uint8_t kCodeOffset = 128;
 
+struct PackedChunks;  // coded_chunks.h
+
 struct Int8Product {
   std::int64_t rows = 0;            // > 0
   std::int64_t k = 0;               // from the begin of a group on
@@ -47,12 +49,35 @@ struct Int8Product {
   const std::int8_t* fetch = nullptr;
 };
 
+// The same of a few rows and a few lanes, each of which is a panel.
+inline constexpr std::int64_t kDotRows = 4;
+inline constexpr std::int64_t kDotDepth = 16384;
+struct CodeDots {
+  std::int64_t rows = 0;  // at most kDotRows, at least one
+  std::int64_t k = 0;     // a multiple of kInt8Depth, at most kDotDepth
+  // The codes of one row, or if they are null what codes are made of in the course of the products.
+  const std::uint8_t* a = nullptr;
+  const PackedChunks* chunks = nullptr;
+  std::int64_t lanes = 0;
+  const std::int8_t* panels = nullptr;  // k_stride apart
+  std::int64_t k_stride = 0;
+  const float* scales = nullptr;         // group_stride apart
+  const std::int32_t* starts = nullptr;  // likewise
+  std::int64_t group_stride = 0;
+  float* c = nullptr;  // (rows, lanes)
+  std::int64_t c_stride = 0;
+  bool add = false;
+};
+
 struct Int8Kernels {
   std::uint8_t offset;  // of `a`: kCodeOffset or 0
   void (*multiply)(const Int8Product& product);
   // Around calls of multiply in one thread, which has its tiles to itself between them; or null.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
+  // For up to so many rows of activations.
+  std::int64_t most_dots = 0;
+  void (*dots)(const CodeDots& dots) = nullptr;  // or null
 };
 
 // The kernels with such instructions, which the target in use has. All give the same bits.

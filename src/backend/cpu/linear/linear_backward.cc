@@ -116,7 +116,7 @@ class BackwardRun : LinearRun {
                 [&](std::int64_t l, std::int64_t part, int) {
                   const CodedPanel panel = packed_[l].codes[part];
                   PackCodes(Rows(gradients_[l].dy, row_ + panel.first, panel.rows),
-                            packed_[l].row_factors.Row<float>(0), panel);
+                            packed_[l].row_factors.Row<float>(0), CodeOrder::kPlain, panel);
                 });
   }
 

@@ -44,7 +44,7 @@ struct FewRowsOperands {
       x[f] = carver.Matrix(element, rows, PackedElements(form, in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
-    if (coded) codes = CodedPanels(carver, count, in_features);
+    if (coded) codes = CodedPanels(carver, count, in_features, count <= kernels.int8->most_dots);
     if (rank == 0 || !row_by_row) return;
     x_of_blocks = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
   }
@@ -161,7 +161,7 @@ class FewRowsRun : LinearRun {
     if (std::ranges::none_of(is_coded_, std::identity())) return;
     const auto task = [&](std::int64_t panel, int) {
       const CodedPanel to = codes[panel];
-      PackCodes(Rows(x_, to.first, to.rows), nullptr, to);
+      PackCodes(Rows(x_, to.first, to.rows), nullptr, CodeOrder::kPaired, to);
     };
     machine_.context.ParallelFor(codes.count(), std::ref(task));
   }
@@ -287,8 +287,8 @@ class FewRowsRun : LinearRun {
     for (std::int64_t first = 0; first < rows; first += kWeightRows) {
       const std::int64_t n = std::min(kWeightRows, rows - first);
       const CodedRows part(weight, o + first, n, scratch.scales.Row<float>(0));
-      MultiplyCoded(*kernels_.int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
-                    scratch.tile.Row<float>(0), scratch.tile.stride);
+      MultiplyCodedRows(*kernels_.int8, part, codes_, x_, scratch.codes.Row<std::uint8_t>(0),
+                        scratch.tile.Row<float>(0), scratch.tile.stride);
       StoreTransposed(scratch.tile.Row<float>(0), scratch.tile.stride, nullptr, false,
                       Block(scratch.sums, 0, x_.rows, first, n));
     }

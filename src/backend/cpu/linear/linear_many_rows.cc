@@ -51,7 +51,7 @@ struct ForwardOperands {
     const Lanes lanes{kernels, rows};
     const DType element = ElementType(kernels);
     if (coded) {
-      codes = CodedPanels(carver, rows, in_features);
+      codes = CodedPanels(carver, rows, in_features, rows <= kernels.int8->most_dots);
     } else {
       x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
     }
@@ -102,7 +102,7 @@ class ManyRowsRun : LinearRun {
     if (coded_) {
       const auto code = [&](std::int64_t panel, int) {
         const CodedPanel to = codes_[panel];
-        PackCodes(Rows(x_, row_ + to.first, to.rows), nullptr, to);
+        PackCodes(Rows(x_, row_ + to.first, to.rows), nullptr, CodeOrder::kPaired, to);
       };
       return machine_.context.ParallelFor(codes_.count(), std::ref(code));
     }
@@ -186,8 +186,8 @@ class ManyRowsRun : LinearRun {
     const std::int64_t rows = std::min(task_rows(l), features(l) - o);
     if (coded_) {
       const CodedRows weight(linear.weight, o, rows, scratch.factors(rows, x_.cols));
-      MultiplyCoded(*kernels_.int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
-                    scratch.sums(), SumStride());
+      MultiplyCodedRows(*kernels_.int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
+                        scratch.sums(), SumStride());
     } else {
       const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
       MultiplyWeight(weight, rows, scratch);

@@ -11,6 +11,12 @@ const Int8Kernels& AmxKernels();   // int8_amx.cc
 const Int8Kernels& VnniKernels();  // int8_vnni.cc
 const Int8Kernels& MaddKernels();  // int8_madd.cc
 
+// int8_dot.cc: codes of rows with an offset, without, and without vpdpbusd.
+void DotCodes(const CodeDots& p);
+void DotSignedCodes(const CodeDots& p);
+void DotCodesAsWords(const CodeDots& p);
+inline constexpr std::int64_t kMostDots = 6;
+
 }  // namespace qlora::cpu
 
 #endif  // QLORA_BACKEND_CPU_X86_INT8_H_

@@ -131,7 +131,12 @@ void Multiply(const Int8Product& p) {
 }  // namespace
 
 const Int8Kernels& AmxKernels() {
-  static constexpr Int8Kernels kKernels = {0, Multiply, Begin, EndTiles};
+  static constexpr Int8Kernels kKernels = {.offset = 0,
+                                           .multiply = Multiply,
+                                           .begin = Begin,
+                                           .end = EndTiles,
+                                           .most_dots = kMostDots,
+                                           .dots = DotSignedCodes};
   return kKernels;
 }
 

@@ -155,9 +155,14 @@ namespace qlora::cpu {
 HWY_EXPORT(MultiplyMadd);
 
 const Int8Kernels& MaddKernels() {
-  static constexpr Int8Kernels kKernels = {0, [](const Int8Product& p) {
-                                             HWY_DYNAMIC_DISPATCH(MultiplyMadd)(p);
-                                           }};
+  static constexpr Int8Kernels kKernels = {.offset = 0,
+                                           .multiply =
+                                               [](const Int8Product& p) {
+                                                 HWY_DYNAMIC_DISPATCH(MultiplyMadd)
+                                                 (p);
+                                               },
+                                           .most_dots = kMostDots,
+                                           .dots = DotCodesAsWords};
   return kKernels;
 }
 

@@ -141,9 +141,14 @@ namespace qlora::cpu {
 HWY_EXPORT(MultiplyVnni);
 
 const Int8Kernels& VnniKernels() {
-  static constexpr Int8Kernels kKernels = {kCodeOffset, [](const Int8Product& p) {
-                                             HWY_DYNAMIC_DISPATCH(MultiplyVnni)(p);
-                                           }};
+  static constexpr Int8Kernels kKernels = {.offset = kCodeOffset,
+                                           .multiply =
+                                               [](const Int8Product& p) {
+                                                 HWY_DYNAMIC_DISPATCH(MultiplyVnni)
+                                                 (p);
+                                               },
+                                           .most_dots = kMostDots,
+                                           .dots = DotCodes};
   return kKernels;
 }
 
