@@ -75,7 +75,7 @@ void RunManyDots(const Machine& machine, const ops::Linear& op) {
 
 // run(op) for the rows of each range, with its adapter as that of the linears.
 template <typename Run>
-void ForEachRange(const ops::Linear& op, const Run& run) {
+void ForEachAdapter(const ops::Linear& op, const Run& run) {
   for (const LoraRows& range : op.ranges) {
     if (range.rows == 0) continue;
     std::vector<LinearView> linears(op.linears.begin(), op.linears.end());
@@ -90,23 +90,42 @@ void ForEachRange(const ops::Linear& op, const Run& run) {
   }
 }
 
+// run(op) for as many rows as fit into one chunk and belong to kMostRanges ranges at most.
+template <typename Run>
+void ForEachChunk(const ops::Linear& op, const Run& run) {
+  for (std::int64_t r = 0; r < std::ssize(op.ranges); r += kMostRanges) {
+    const LoraRows& last = op.ranges[std::min(r + kMostRanges, std::ssize(op.ranges)) - 1];
+    const std::int64_t end = last.begin + last.rows;
+    for (std::int64_t row = op.ranges[r].begin; row < end; row += kRowChunk) {
+      ForRows(op, row, std::min(kRowChunk, end - row), run);
+    }
+  }
+}
+
+void RunPanels(const Machine& machine, const ops::Linear& op) {
+  const std::int64_t ranges = std::max<std::int64_t>(1, std::ssize(op.ranges));
+  machine.workspace.Check(
+      ManyRowsWorkspace(machine.kernels, op.x.rows, ranges, op.x.cols, LargestRank(op)));
+  ForwardManyRows(machine, op);
+}
+
 void RunMany(const Machine& machine, const ops::Linear& op) {
   if (op.order == SumOrder::kMany && HaveDotsForMany(machine.kernels, op.linears)) {
     return RunManyDots(machine, op);
   }
-  if (!op.ranges.empty()) {
-    return ForEachRange(op, [&](const ops::Linear& one) { RunMany(machine, one); });
-  }
   const auto is_coded = [&](const LinearView& linear) {
     return IsCoded(machine.kernels, linear.weight);
   };
+  const bool some_are_coded = std::ranges::any_of(op.linears, is_coded);
+  if (some_are_coded && !op.ranges.empty()) {
+    return ForEachAdapter(op, [&](const ops::Linear& one) { RunMany(machine, one); });
+  }
   // Packs x for all linears of a group in one way.
-  if (std::ranges::any_of(op.linears, is_coded) && !AreCoded(machine.kernels, op.linears)) {
+  if (some_are_coded && !AreCoded(machine.kernels, op.linears)) {
     return ForEachLinear(op, [&](const ops::Linear& one) { RunMany(machine, one); });
   }
-  machine.workspace.Check(
-      ManyRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op)));
-  ForwardManyRows(machine, op);
+  if (op.ranges.empty()) return RunPanels(machine, op);
+  ForEachChunk(op, [&](const ops::Linear& part) { RunPanels(machine, part); });
 }
 
 }  // namespace
@@ -135,7 +154,7 @@ WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::in
   // Which way is taken depends on the rows of each call. A workspace of fixed size must serve all
   // three, so that no call allocates.
   return Max(FewRowsWorkspace(kernels, rows, in_features, rank, any_order),
-             Max(ManyRowsWorkspace(kernels, rows, in_features, rank),
+             Max(ManyRowsWorkspace(kernels, rows, any_order ? kMostRanges : 1, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 

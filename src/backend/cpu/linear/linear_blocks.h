@@ -19,6 +19,9 @@ namespace qlora::cpu {
 
 // Linears of a group, at most: q, k and v are three.
 inline constexpr std::int64_t kMostLinears = 4;
+// Ranges of rows, each with its adapter, of a product of many rows: the lanes of each are whole
+// vectors.
+inline constexpr std::int64_t kMostRanges = 16;
 // Rows of x that are packed at once: 1024 * 5632 bfloat16 inputs are 11 MiB of the third-level
 // cache, and decoding a weight again for every 1024 rows costs 1 % of their products.
 inline constexpr std::int64_t kRowChunk = 1024;
@@ -122,13 +125,14 @@ void CheckGroup(std::span<const LinearView> linears);
 // The sum of the LoRA ranks in a group, the largest of all ranges of rows.
 std::int64_t LargestRank(const ops::Linear& op);
 
-// The two ways to run LinearForward, and their workspace for up to `rows` rows.
+// The two ways to run LinearForward, and their workspace for up to `rows` rows. Many rows have at
+// most kMostRanges ranges, with which they are at most kRowChunk rows of weights without codes.
 void ForwardFewRows(const Machine& machine, const ops::Linear& op);
 void ForwardManyRows(const Machine& machine, const ops::Linear& op);
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                std::int64_t rank, bool any_order);
-WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
-                                std::int64_t rank);
+WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t ranges,
+                                std::int64_t features, std::int64_t rank);
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank);
 

@@ -11,31 +11,62 @@
 //       +---------+   +-----------------------+   kWeightRows rows of the weight are a task
 #include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/linear/linear_blocks.h"
+#include "backend/cpu/row_ops.h"
+#include "base/check.h"
 
 namespace qlora::cpu {
 namespace {
 
-// A row chunk in panels of Kernels::panel lanes, the last one narrower.
-struct Lanes {
-  const Kernels& kernels;
-  std::int64_t rows;
+// A row chunk in panels of Kernels::panel lanes, of which the last one of each adapter may be
+// narrower.
+class Lanes {
+ public:
+  explicit Lanes(const Kernels& kernels) : kernels_(&kernels) {}
 
-  std::int64_t panels() const { return Pieces(rows, kernels.panel); }
-  std::int64_t first(std::int64_t panel) const { return panel * kernels.panel; }
-  std::int64_t count(std::int64_t panel) const {
-    return std::min(kernels.panel, rows - first(panel));
+  // Rows [first, first + rows) of the chunk are the next lanes, with the adapter of a range.
+  void Add(std::int64_t first, std::int64_t rows, std::int64_t range) {
+    for (std::int64_t row = 0; row < rows; row += kernels_->panel) {
+      const std::int64_t count = std::min(kernels_->panel, rows - row);
+      panels_.push_back({first + row, count, range, total_});
+      total_ += RoundUp(count, kernels_->vector);
+    }
   }
-  std::int64_t width(std::int64_t panel) const { return RoundUp(count(panel), kernels.vector); }
-  std::int64_t total() const { return RoundUp(rows, kernels.vector); }
-  // Offset in bytes of value k of a panel in the packed operand with `depth` values of k.
+
+  std::int64_t panels() const { return std::ssize(panels_); }
+  std::int64_t first(std::int64_t panel) const { return panels_[panel].first; }
+  std::int64_t count(std::int64_t panel) const { return panels_[panel].count; }
+  std::int64_t range(std::int64_t panel) const { return panels_[panel].range; }
+  // The first lane of a panel.
+  std::int64_t lane(std::int64_t panel) const { return panels_[panel].lane; }
+  std::int64_t width(std::int64_t panel) const { return RoundUp(count(panel), kernels_->vector); }
+  std::int64_t total() const { return total_; }
+  // Offset in bytes of value k of a panel in a packed operand with room for `depth` values of k.
   std::int64_t Offset(std::int64_t panel, std::int64_t depth, std::int64_t k) const {
-    const std::int64_t padded = RoundUp(depth, kernels.step);
-    return (first(panel) * padded + k * width(panel)) * kernels.bytes;
+    const std::int64_t padded = RoundUp(depth, kernels_->step);
+    return (lane(panel) * padded + k * width(panel)) * kernels_->bytes;
   }
+  // The most lanes of so many rows of so many adapters.
+  static std::int64_t Most(const Kernels& kernels, std::int64_t rows, std::int64_t ranges) {
+    const std::int64_t gaps = std::max<std::int64_t>(0, std::min(rows, ranges) - 1);
+    return RoundUp(rows, kernels.vector) + gaps * (kernels.vector - 1);
+  }
+
+ private:
+  struct Panel {
+    std::int64_t first;
+    std::int64_t count;
+    std::int64_t range;
+    std::int64_t lane;
+  };
+
+  const Kernels* kernels_;
+  std::vector<Panel> panels_;
+  std::int64_t total_ = 0;
 };
 
 // A packed operand: all lanes of `depth` values of k.
@@ -47,15 +78,14 @@ struct LanePanels {
 // Packed operands of one group over one row chunk; coded: of weights in 8 bits.
 struct ForwardOperands {
   ForwardOperands(Carver& carver, const Kernels& kernels, bool coded, std::int64_t rows,
-                  std::int64_t in_features, std::int64_t rank) {
-    const Lanes lanes{kernels, rows};
+                  std::int64_t lanes, std::int64_t in_features, std::int64_t rank) {
     const DType element = ElementType(kernels);
     if (coded) {
       codes = CodedPanels(carver, rows, in_features, rows <= kernels.int8->most_dots);
     } else {
-      x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
+      x = carver.Matrix(element, lanes, RoundUp(in_features, kernels.step));
     }
-    u = carver.Matrix(element, lanes.total(), rank + kMostLinears * (kernels.step - 1));
+    u = carver.Matrix(element, lanes, rank + kMostLinears * (kernels.step - 1));
   }
 
   MatrixView x;  // panels of x
@@ -68,20 +98,30 @@ class ManyRowsRun : LinearRun {
   ManyRowsRun(const Machine& machine, const ops::Linear& op)
       : LinearRun(machine, op),
         outputs_(op.outputs),
+        ranges_(op.ranges),
         rank_(LargestRank(op)),
-        coded_(AreCoded(machine.kernels, op.linears)) {}
+        coded_(AreCoded(machine.kernels, op.linears)),
+        lanes_(machine.kernels) {
+    // Ranges are of rows of the one chunk.
+    QLORA_DCHECK(ranges_.empty() || (op.x.rows <= kRowChunk && !coded_));
+  }
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
       rows_ = std::min(kRowChunk, x_.rows - row_);
+      lanes_ = Lanes(kernels_);
+      if (ranges_.empty()) lanes_.Add(0, rows_, 0);
+      for (std::int64_t r = 0; r < std::ssize(ranges_); ++r) {
+        lanes_.Add(ranges_[r].begin, ranges_[r].rows, r);
+      }
       Carver carver(machine_.workspace.shared());
-      const ForwardOperands packed(carver, kernels_, coded_, rows_, x_.cols, rank_);
+      const ForwardOperands packed(carver, kernels_, coded_, rows_, lanes_.total(), x_.cols, rank_);
       codes_ = packed.codes;
       if (!coded_) x_panels_ = {packed.x.Row<std::byte>(0), x_.cols};
       std::byte* u = packed.u.Row<std::byte>(0);
       for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-        u_panels_[l] = {u, lora(l).a.rows};
-        u += RoundUp(u_panels_[l].depth, kernels_.step) * lanes().total() * kernels_.bytes;
+        u_panels_[l] = {u, RankOf(l)};
+        u += RoundUp(u_panels_[l].depth, kernels_.step) * lanes_.total() * kernels_.bytes;
       }
       PackInput();
       if (rank_ > 0) LowRank();
@@ -90,12 +130,21 @@ class ManyRowsRun : LinearRun {
   }
 
  private:
-  Lanes lanes() const { return {kernels_, rows_}; }
+  // The adapter of a linear for a range of rows.
+  const LoraView& LoraOf(std::int64_t l, std::int64_t range) const {
+    return ranges_.empty() ? lora(l) : ranges_[range].loras[l];
+  }
+  // The largest rank of a linear.
+  std::int64_t RankOf(std::int64_t l) const {
+    std::int64_t rank = lora(l).a.rows;
+    for (const LoraRows& range : ranges_) rank = std::max(rank, range.loras[l].a.rows);
+    return rank;
+  }
   // Between the sums of two rows of a weight.
-  std::int64_t SumStride() const { return coded_ ? codes_.lanes() : lanes().total(); }
+  std::int64_t SumStride() const { return coded_ ? codes_.lanes() : lanes_.total(); }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
-    return LinearScratch(carver, kernels_, rows_, x_.cols, rank_);
+    return LinearScratch(carver, kernels_, lanes_.total(), x_.cols, rank_);
   }
 
   void PackInput() const {
@@ -110,12 +159,12 @@ class ManyRowsRun : LinearRun {
     const auto task = [&](std::int64_t index, int) {
       const std::int64_t panel = index / depths;
       const std::int64_t k = index % depths * kForwardDepth;
-      const ConstMatrixView in = Block(x_, row_ + lanes().first(panel), lanes().count(panel), k,
+      const ConstMatrixView in = Block(x_, row_ + lanes_.first(panel), lanes_.count(panel), k,
                                        std::min(kForwardDepth, x_.cols - k));
-      kernels_.pack_panel_of_rows(in, x_panels_.data + lanes().Offset(panel, x_.cols, k),
-                                  lanes().width(panel));
+      kernels_.pack_panel_of_rows(in, x_panels_.data + lanes_.Offset(panel, x_.cols, k),
+                                  lanes_.width(panel));
     };
-    machine_.context.ParallelFor(lanes().panels() * depths, std::ref(task));
+    machine_.context.ParallelFor(lanes_.panels() * depths, std::ref(task));
   }
 
   // u = drop(x) A^T, panel by panel; written to the outputs and packed for Outputs().
@@ -123,31 +172,34 @@ class ManyRowsRun : LinearRun {
     const std::int64_t linears = std::ssize(linears_);
     const auto task = [&](std::int64_t index, int worker) {
       const std::int64_t l = index % linears;
-      if (has_lora(l)) LowRankPanel(l, index / linears, Scratch(worker));
+      const std::int64_t panel = index / linears;
+      const LoraView& adapter = LoraOf(l, lanes_.range(panel));
+      if (!adapter.a.empty()) LowRankPanel(l, adapter, panel, Scratch(worker));
     };
-    machine_.context.ParallelFor(linears * lanes().panels(), std::ref(task));
+    machine_.context.ParallelFor(linears * lanes_.panels(), std::ref(task));
   }
 
-  void LowRankPanel(std::int64_t l, std::int64_t panel, const LinearScratch& scratch) const {
-    const std::int64_t first = row_ + lanes().first(panel);
-    const std::int64_t count = lanes().count(panel);
-    const std::int64_t width = lanes().width(panel);
-    const std::int64_t rank = lora(l).a.rows;
+  void LowRankPanel(std::int64_t l, const LoraView& adapter, std::int64_t panel,
+                    const LinearScratch& scratch) const {
+    const std::int64_t first = row_ + lanes_.first(panel);
+    const std::int64_t count = lanes_.count(panel);
+    const std::int64_t width = lanes_.width(panel);
+    const std::int64_t rank = adapter.a.rows;
     for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
       const std::byte* x_panel = scratch.panel.Row<std::byte>(0);
-      if (lora(l).dropout > 0) {
+      if (adapter.dropout > 0) {
         const MatrixView dropped = MakeView(scratch.floats(), count, depth);
-        DropInputs(lora(l), x_, first, k, dropped);
+        DropInputs(adapter, x_, first, k, dropped);
         kernels_.pack_panel_of_rows(dropped, scratch.panel.data, width);
       } else if (coded_) {
         kernels_.pack_panel_of_rows(Block(x_, first, count, k, depth), scratch.panel.data, width);
       } else {
-        x_panel = x_panels_.data + lanes().Offset(panel, x_.cols, k);
+        x_panel = x_panels_.data + lanes_.Offset(panel, x_.cols, k);
       }
       for (std::int64_t r = 0; r < rank; r += kWeightRows) {
         const std::int64_t rows = std::min(kWeightRows, rank - r);
-        kernels_.pack_rows(Block(lora(l).a, r, rows, k, depth), 1, scratch.rows.data,
+        kernels_.pack_rows(Block(adapter.a, r, rows, k, depth), 1, scratch.rows.data,
                            scratch.rows.stride);
         kernels_.multiply({.rows = rows,
                            .k = RoundUp(depth, kernels_.step),
@@ -161,8 +213,10 @@ class ManyRowsRun : LinearRun {
       }
     }
     const ConstMatrixView sums = {scratch.sums(), DType::kF32, rank, count, width};
-    StoreTransposed(scratch.sums(), width, nullptr, false, Rows(outputs_[l].u, first, count));
-    kernels_.pack_panel_of_columns(sums, u_panels_[l].data + lanes().Offset(panel, rank, 0), width);
+    StoreTransposed(scratch.sums(), width, nullptr, false,
+                    Block(outputs_[l].u, first, count, 0, rank));
+    kernels_.pack_panel_of_columns(
+        sums, u_panels_[l].data + lanes_.Offset(panel, u_panels_[l].depth, 0), width);
   }
 
   // y = x W^T + bias + scale u B^T, some columns at a time.
@@ -192,12 +246,26 @@ class ManyRowsRun : LinearRun {
       const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
       MultiplyWeight(weight, rows, scratch);
     }
-    for (std::int64_t first = 0; first < rows; first += kWeightRows) {
-      AddLowRank(l, o, {first, std::min(kWeightRows, rows - first)}, scratch);
-    }
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.Row<float>(0) + o;
-    StoreTransposed(scratch.sums(), SumStride(), bias, store_ == Store::kAdd,
-                    Block(outputs_[l].y, row_, rows_, o, rows));
+    ForEachRange([&](const Range& panels) {
+      for (std::int64_t first = 0; first < rows; first += kWeightRows) {
+        AddLowRank(l, o, {first, std::min(kWeightRows, rows - first)}, panels, scratch);
+      }
+      const std::int64_t row = lanes_.first(panels.begin);
+      const std::int64_t end = lanes_.first(panels.end - 1) + lanes_.count(panels.end - 1);
+      StoreTransposed(scratch.sums() + lanes_.lane(panels.begin), SumStride(), bias,
+                      store_ == Store::kAdd, Block(outputs_[l].y, row_ + row, end - row, o, rows));
+    });
+  }
+
+  // body(panels) for the panels of the rows of each adapter.
+  template <typename Body>
+  void ForEachRange(const Body& body) const {
+    for (Range panels = {0, 0}; panels.begin < lanes_.panels(); panels.begin = panels.end) {
+      const std::int64_t range = lanes_.range(panels.begin);
+      while (panels.end < lanes_.panels() && lanes_.range(panels.end) == range) ++panels.end;
+      body(panels);
+    }
   }
 
   // Rows [first, first + count) of the sums of a task.
@@ -206,33 +274,34 @@ class ManyRowsRun : LinearRun {
     std::int64_t count;
   };
 
-  // sums += scale B u for some rows of B, which are counted from row o.
-  void AddLowRank(std::int64_t l, std::int64_t o, SumRows rows,
+  // sums += scale B u for some rows of B, which are counted from row o, and panels of one adapter.
+  void AddLowRank(std::int64_t l, std::int64_t o, SumRows rows, const Range& panels,
                   const LinearScratch& scratch) const {
-    for (std::int64_t r = 0; r < lora(l).a.rows; r += kForwardDepth) {
-      const std::int64_t depth = std::min(kForwardDepth, lora(l).a.rows - r);
-      kernels_.pack_rows(Block(lora(l).b, o + rows.first, rows.count, r, depth), lora(l).scale,
+    const LoraView& adapter = LoraOf(l, lanes_.range(panels.begin));
+    for (std::int64_t r = 0; r < adapter.a.rows; r += kForwardDepth) {
+      const std::int64_t depth = std::min(kForwardDepth, adapter.a.rows - r);
+      kernels_.pack_rows(Block(adapter.b, o + rows.first, rows.count, r, depth), adapter.scale,
                          scratch.rows.data, scratch.rows.stride);
-      MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, true);
+      MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, panels, true);
     }
   }
 
   // sums(rows, lanes) = weight rows * x, one block of k after the other.
   void MultiplyWeight(const WeightRows& weight, std::int64_t rows,
                       const LinearScratch& scratch) const {
-    const bool narrow = lanes().panels() == 1;
+    const bool narrow = lanes_.panels() == 1;
     if (narrow && weight.is_chunked() && kernels_.multiply_chunks != nullptr) {
       return kernels_.multiply_chunks(weight.chunks(), {.rows = rows,
                                                         .k = x_.cols,
-                                                        .width = lanes().total(),
+                                                        .width = lanes_.total(),
                                                         .panel = x_panels_.data,
                                                         .c = scratch.sums(),
-                                                        .c_stride = lanes().total()});
+                                                        .c_stride = lanes_.total()});
     }
     for (std::int64_t k = 0; k < x_.cols; k += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, x_.cols - k);
       weight.Pack(kernels_, k, depth, scratch.floats(), scratch.rows.data, scratch.rows.stride);
-      MultiplyBlock(scratch, {0, rows}, x_panels_, {k, depth}, k > 0);
+      MultiplyBlock(scratch, {0, rows}, x_panels_, {k, depth}, {0, lanes_.panels()}, k > 0);
     }
   }
 
@@ -242,26 +311,26 @@ class ManyRowsRun : LinearRun {
     std::int64_t depth;
   };
 
-  // sums(rows, lanes) = [sums +] packed rows * values of k of all panels.
-  void MultiplyBlock(const LinearScratch& scratch, SumRows rows, const LanePanels& panels, Depth k,
-                     bool add) const {
+  // sums(rows, lanes) = [sums +] packed rows * values of k of some panels.
+  void MultiplyBlock(const LinearScratch& scratch, SumRows rows, const LanePanels& operand, Depth k,
+                     const Range& panels, bool add) const {
     const auto panel_at = [&](std::int64_t panel, std::int64_t first) {
-      return panels.data + lanes().Offset(panel, panels.depth, first);
+      return operand.data + lanes_.Offset(panel, operand.depth, first);
     };
-    for (std::int64_t p = 0; p < lanes().panels(); ++p) {
+    for (std::int64_t p = panels.begin; p < panels.end; ++p) {
       // The panel that comes next, of these values of k or of those after them, is prefetched.
-      const bool last = p + 1 == lanes().panels();
-      const std::int64_t next = last ? 0 : p + 1;
+      const bool last = p + 1 == panels.end;
+      const std::int64_t next = last ? panels.begin : p + 1;
       const std::int64_t next_k = last ? k.first + k.depth : k.first;
-      const std::int64_t next_depth = std::min(k.depth, panels.depth - next_k);
-      const std::int64_t next_bytes = next_depth * lanes().width(next) * kernels_.bytes;
+      const std::int64_t next_depth = std::min(k.depth, operand.depth - next_k);
+      const std::int64_t next_bytes = next_depth * lanes_.width(next) * kernels_.bytes;
       kernels_.multiply({.rows = rows.count,
                          .k = RoundUp(k.depth, kernels_.step),
-                         .width = lanes().width(p),
+                         .width = lanes_.width(p),
                          .a = scratch.rows.data,
                          .a_stride = scratch.rows.stride,
                          .panel = panel_at(p, k.first),
-                         .c = scratch.sums() + rows.first * SumStride() + lanes().first(p),
+                         .c = scratch.sums() + rows.first * SumStride() + lanes_.lane(p),
                          .c_stride = SumStride(),
                          .add = add,
                          .fetch = panel_at(next, next_k),
@@ -271,9 +340,11 @@ class ManyRowsRun : LinearRun {
   }
 
   const std::span<const LinearOutput> outputs_;
+  const std::span<const LoraRows> ranges_;
   const std::int64_t rank_;
   const bool coded_;
   // The current row chunk.
+  Lanes lanes_;
   std::int64_t row_ = 0;
   std::int64_t rows_ = 0;
   LanePanels x_panels_ = {};
@@ -283,18 +354,19 @@ class ManyRowsRun : LinearRun {
 
 }  // namespace
 
-WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
-                                std::int64_t rank) {
+WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t ranges,
+                                std::int64_t features, std::int64_t rank) {
   const std::int64_t chunk = std::min(rows, kRowChunk);
+  const std::int64_t lanes = Lanes::Most(kernels, chunk, ranges);
   Carver worker;
-  const LinearScratch scratch(worker, kernels, chunk, features, rank);
+  const LinearScratch scratch(worker, kernels, lanes, features, rank);
   Carver shared;
-  const ForwardOperands packed(shared, kernels, false, chunk, features, rank);
+  const ForwardOperands packed(shared, kernels, false, chunk, lanes, features, rank);
   const WorkspaceSize size = {shared.bytes(), worker.bytes()};
   if (kernels.int8 == nullptr) return size;
   // Dense weights need the other operands, too, at another time.
   Carver coded;
-  const ForwardOperands codes(coded, kernels, true, chunk, features, rank);
+  const ForwardOperands codes(coded, kernels, true, chunk, lanes, features, rank);
   return Max(size, {coded.bytes(), worker.bytes()});
 }
 
