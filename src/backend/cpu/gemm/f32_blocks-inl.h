@@ -10,6 +10,8 @@
 
 #include <hwy/cache_control.h>
 
+#include <bit>
+
 #include "backend/cpu/gemm/block_scales.h"
 #include "backend/cpu/gemm/f32_format-inl.h"
 #include "backend/cpu/gemm/f32_tile-inl.h"
@@ -186,11 +188,11 @@ void DotBlocks(const BlockView& blocks, const DotProduct& p) {
   kTable[p.count - 1](blocks, p);
 }
 
-// Columns [col, col + cols) of a row as elements; kLanes of them are written to place(i), where i
-// counts from col.
-template <BlockFormat kFormat, bool kRound, class Place>
+// Calls visit(i, values) for columns [col, col + cols) of a row, kLanes values at a time; i counts
+// from col.
+template <BlockFormat kFormat, class Visit>
 HWY_INLINE void DecodeColumns(const std::byte* row, std::int64_t col, std::int64_t cols,
-                              const Place& place) {
+                              const Visit& visit) {
   using U = BlockUnit<kFormat>;
   const FloatTag d;
   const hn::Rebind<std::int32_t, FloatTag> d32;
@@ -206,7 +208,7 @@ HWY_INLINE void DecodeColumns(const std::byte* row, std::int64_t col, std::int64
         const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
         auto value = hn::Mul(code, hn::Set(d, unit.scales[s]));
         if constexpr (U::Scales::kHasMins) value = hn::Sub(value, hn::Set(d, unit.mins[s]));
-        hn::StoreU(Operand<kRound>(d, value), d, place(at + i));
+        visit(at + i, value);
       }
     }
   }
@@ -217,20 +219,39 @@ void DecodeBlockRows(const BlockView& blocks, std::int64_t col, std::int64_t col
                      std::int64_t stride) {
   for (std::int64_t r = 0; r < blocks.rows; ++r) {
     auto* to = static_cast<float*>(out) + r * stride;
-    DecodeColumns<kFormat, kRound>(blocks.Row(r), col, cols,
-                                   [&](std::int64_t i) { return to + i; });
+    const FloatTag d;
+    DecodeColumns<kFormat>(blocks.Row(r), col, cols, [&](std::int64_t i, auto value) HWY_ATTR {
+      hn::StoreU(Operand<kRound>(d, value), d, to + i);
+    });
   }
 }
 
 template <BlockFormat kFormat, bool kRound>
 void DecodeBlockPanels(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* panels) {
   for (std::int64_t r = 0; r < blocks.rows; ++r) {
-    DecodeColumns<kFormat, kRound>(blocks.Row(r), col, cols, [&](std::int64_t i) {
+    const FloatTag d;
+    DecodeColumns<kFormat>(blocks.Row(r), col, cols, [&](std::int64_t i, auto value) HWY_ATTR {
       const std::int64_t lane = i % kPanel;
       const std::int64_t width = std::min(kPanel, cols - (i - lane));
-      return static_cast<float*>(panels) + (i - lane) * blocks.rows + r * width + lane;
+      auto* to = static_cast<float*>(panels) + (i - lane) * blocks.rows + r * width + lane;
+      hn::StoreU(Operand<kRound>(d, value), d, to);
     });
   }
+}
+
+// As bits, which are in the order of magnitudes.
+template <BlockFormat kFormat>
+float LargestInRow(const BlockView& blocks, std::int64_t row) {
+  constexpr std::int64_t kAhead = 4096;  // bytes
+  const hn::RebindToSigned<FloatTag> d32;
+  const std::byte* ahead = blocks.Row(row) + kAhead;
+  const auto chunk = static_cast<std::int64_t>(blocks.row_bytes()) * kChunk / blocks.cols;
+  auto largest = hn::Zero(d32);
+  DecodeColumns<kFormat>(blocks.Row(row), 0, blocks.cols, [&](std::int64_t i, auto value) HWY_ATTR {
+    if (i % kChunk == 0) hwy::Prefetch(ahead + i / kChunk * chunk);
+    largest = hn::Max(largest, hn::BitCast(d32, hn::Abs(value)));
+  });
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(d32, largest)));
 }
 
 template <bool kRound>
@@ -238,7 +259,8 @@ const BlockKernels* KernelsOf(BlockFormat format) {
   return KernelForBlocks(format, []<BlockFormat kFormat>() -> const BlockKernels* {
     static constexpr BlockKernels kKernels = {.decode_rows = DecodeBlockRows<kFormat, kRound>,
                                               .decode_panels = DecodeBlockPanels<kFormat, kRound>,
-                                              .dot = DotBlocks<kFormat>};
+                                              .dot = DotBlocks<kFormat>,
+                                              .largest = LargestInRow<kFormat>};
     return &kKernels;
   });
 }

@@ -44,6 +44,8 @@ struct BlockKernels {
   void (*decode_panels)(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* panels);
   // blocks.rows == product.rows, blocks.cols == product.k; x is packed by Kernels::pack_dot_blocks.
   void (*dot)(const BlockView& blocks, const DotProduct& product);
+  // The largest magnitude of a row; null in tables for bfloat16.
+  float (*largest)(const BlockView& blocks, std::int64_t row) = nullptr;
 };
 
 struct Product {

@@ -2,6 +2,8 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/int8/coded_operand.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -99,16 +101,33 @@ float ValueAt(const ConstMatrixView& m, std::int64_t row, std::int64_t col) {
   return m.dtype == DType::kBF16 ? ToFloat(m.Row<BFloat16>(row)[col]) : m.Row<float>(row)[col];
 }
 
+// Kernels for a weight in blocks, or null.
+const BlockKernels* KernelsOf(const WeightView& weight) {
+  return SelectKernels(DType::kF32).of_blocks(weight.blocks.format);
+}
+
 // Columns of a row of a weight in blocks: with kernels, where there are some of the format.
 void DecodeRow(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols,
                float* out) {
+  const BlockKernels* kernels = KernelsOf(weight);
+  if (kernels == nullptr) return ReadRow(weight, row, col, cols, out);
   BlockView one = weight.blocks;
   one.data = one.Row(row);
   one.rows = 1;
-  const BlockKernels* kernels = SelectKernels(DType::kF32).of_blocks(one.format);
-  if (kernels == nullptr) return ReadRow(weight, row, col, cols, out);
   kernels->decode_rows(one, col, cols, out, cols);
 }
+
+// Rows of blocks that follow are pages away.
+void FetchBlocks(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols) {
+  if (weight.form() != WeightForm::kBlocks || row >= weight.rows()) return;
+  const auto bytes = static_cast<std::int64_t>(weight.blocks.row_bytes());
+  const std::byte* data = weight.blocks.Row(row) + bytes * col / weight.cols();
+  for (std::int64_t i = 0; i < bytes * cols / weight.cols() + kCacheLine; i += kCacheLine) {
+    hwy::Prefetch(data + i);
+  }
+}
+
+constexpr std::int64_t kRowsAhead = 4;  // of blocks that are fetched
 
 // Codes of any weight, row by row.
 void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
@@ -199,16 +218,9 @@ int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* blo
     HWY_DYNAMIC_DISPATCH(ScaleRows)(weight, row, 1, block_scales, count, &scale);
     return scale;
   }
-  float largest = 0;
-  for (std::int64_t col = 0; col < weight.cols(); col += kCodedDepth) {
-    const std::int64_t cols = std::min(kCodedDepth, weight.cols() - col);
-    float values[kCodedDepth];
-    DecodeRow(weight, row, col, cols, values);
-    const float of_both[] = {largest,
-                             int8::LargestMagnitude({values, static_cast<std::size_t>(cols)})};
-    largest = int8::LargestMagnitude(of_both);
-  }
-  return {int8::ScaleOfLargest(largest)};
+  const BlockKernels* kernels = KernelsOf(weight);
+  if (kernels == nullptr) return int8::ScaleOfRow(weight, row, block_scales);
+  return {int8::ScaleOfLargest(kernels->largest(weight.blocks, row))};
 }
 
 CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)
@@ -261,6 +273,7 @@ void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset
                      std::uint8_t* out) const {
   if (!IsChunked(weight_)) {
     for (std::int64_t r = 0; r < rows_; ++r, out += kInt8Stride) {
+      FetchBlocks(weight_, row_ + r + kRowsAhead, first, depth);
       PackRow(r, first, depth, offset, out);
     }
     return;
@@ -352,6 +365,7 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t off
     for (std::int64_t r = 0; r < depth; r += kTransposedRows) {
       const std::int64_t count = std::min(kTransposedRows, depth - r);
       for (std::int64_t i = 0; i < count; ++i) {
+        FetchBlocks(weight_, first + r + i + kTransposedRows, col_, cols_);
         CodePlain(weight_, first + r + i, scales[r + i].codes, col_, cols_, offset,
                   rows + i * kTransposedCols);
       }

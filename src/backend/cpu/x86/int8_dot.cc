@@ -183,11 +183,13 @@ HWY_INLINE void SumParts(const CodeDots& p, Index lane, Index first, Index count
 HWY_INLINE void AddScaled(const CodeDots& p, Index groups, const Sums& sums) {
   for (Index m = 0; m < p.lanes; ++m) {
     float y[kDotRows] = {};
+    const float* of_row[kDotRows];  // the last one for rows that are not there
+    for (Index r = 0; r < kDotRows; ++r) of_row[r] = sums[std::min(r, p.rows - 1)][m];
     for (Index r = 0; r < p.rows && p.add; ++r) y[r] = p.c[r * p.c_stride + m];
     const float* scales = p.scales + m * p.group_stride;
     for (Index g = 0; g < groups; ++g) {
 #pragma GCC unroll 4
-      for (Index r = 0; r < kDotRows; ++r) y[r] = std::fma(sums[r][m][g], scales[g], y[r]);
+      for (Index r = 0; r < kDotRows; ++r) y[r] = std::fma(of_row[r][g], scales[g], y[r]);
     }
     for (Index r = 0; r < p.rows; ++r) p.c[r * p.c_stride + m] = y[r];
   }
