@@ -9,11 +9,14 @@ namespace {
 
 class CpuBackends final : public BackendFactory {
  public:
-  // bfloat16 activations pay only where the processor multiplies pairs of bfloat16: elsewhere each
+  // bfloat16 activations pay only where the processor multiplies pairs of bfloat16 fast, as
+  // we know of x86-64 alone: elsewhere each
   // operand would be widened to float32 first, which costs time and precision and saves only
   // memory.
   DType PreferredActivation() const override {
-    return MultipliesBfloat16(ActiveSimdTarget()) ? DType::kBF16 : DType::kF32;
+    const SimdTarget target = ActiveSimdTarget();
+    const bool is_fast = target == SimdTarget::kAvx512Bf16 || target == SimdTarget::kAmx;
+    return is_fast ? DType::kBF16 : DType::kF32;
   }
   std::unique_ptr<Backend> Make(Context& context, const Compute& compute) const override {
     return MakeCpuBackend(context, compute);

@@ -159,7 +159,8 @@ const char* NameOf(Int8Dots dots) {
 bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
   switch (dots) {
     case Int8Dots::kAmx:
-      return target >= SimdTarget::kAvx512 && HasInt8Tiles();
+      // Few rows are multiplied by vpdpbusd.
+      return target >= SimdTarget::kAvx512 && HasInt8Tiles() && HasZmmVnni();
     case Int8Dots::kVnni:
       return target >= SimdTarget::kAvx512 ? HasZmmVnni()
                                            : target == SimdTarget::kAvx2 && HasYmmVnni();

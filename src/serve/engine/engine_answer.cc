@@ -73,7 +73,7 @@ bool EngineAnswer::Add(const EngineToken& token) {
   decoded_ += text.size();
   std::string shown = stops_.Add(text);
   const bool is_whole = request_.is_whole && request_.is_whole(shown);
-  Emit(std::move(shown));
+  Emit(std::move(shown), is_whole);
   if (is_whole) {
     end_.reason = StopReason::kEos;
     listener_.on_end(end_);

@@ -58,7 +58,7 @@ void DotChunkRows(const DotTask& task) {
     const std::int64_t n = std::min(kDotWeightRows, task.rows - r);
     const WeightRows part(task.weight, task.row + r, n, task.scratch.scales.Row<float>(0));
     task.EachBatch(DotForm::kChunks, r, n, [&](const DotProduct& product) {
-      task.x.kernels.dot_chunks(part.chunks(), product);
+      DotsOf(task.x.kernels).dot_chunks(part.chunks(), product);
     });
   }
 }
@@ -68,7 +68,7 @@ void DotBlockRows(const DotTask& task) {
   BlockView rows = task.weight.blocks;
   rows.data = rows.Row(task.row);
   rows.rows = task.rows;
-  const BlockKernels& kernels = *task.x.kernels.of_blocks(rows.format);
+  const BlockKernels& kernels = *DotsOf(task.x.kernels).of_blocks(rows.format);
   task.EachBatch(DotForm::kBlocks, 0, task.rows,
                  [&](const DotProduct& product) { kernels.dot(rows, product); });
 }
@@ -76,9 +76,10 @@ void DotBlockRows(const DotTask& task) {
 // Rows of values: read as they are stored, or packed as many at a time as fit into the scratch.
 void DotValueRows(const DotTask& task) {
   const Kernels& kernels = task.x.kernels;
+  const Kernels& dots = DotsOf(kernels);
   const ConstMatrixView& dense = task.weight.dense;
   const bool as_it_is =
-      dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && kernels.reads_float_rows);
+      dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && dots.reads_float_rows);
   if (task.weight.form() == WeightForm::kDense && as_it_is) {
     // Several batches read rows one after the other, from the caches.
     constexpr std::int64_t kCachedRows = 4 * kDotWeightRows;
@@ -86,7 +87,7 @@ void DotValueRows(const DotTask& task) {
     for (std::int64_t r = 0; r < task.rows; r += most) {
       const ConstMatrixView rows = Rows(dense, task.row + r, std::min(most, task.rows - r));
       task.EachBatch(DotForm::kRows, r, rows.rows,
-                     [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+                     [&](const DotProduct& product) { dots.dot_rows(rows, product); });
     }
     return;
   }
@@ -101,7 +102,7 @@ void DotValueRows(const DotTask& task) {
         .Pack(kernels, 0, cols, task.scratch.values.Row<float>(0), packed.data, stride);
     const ConstMatrixView rows = {packed.data, packed.dtype, n, cols, stride};
     task.EachBatch(DotForm::kRows, r, n,
-                   [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+                   [&](const DotProduct& product) { dots.dot_rows(rows, product); });
   }
 }
 
@@ -109,7 +110,8 @@ void DotValueRows(const DotTask& task) {
 
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
   if (weight.prepacked != nullptr) return DotForm::kPrepacked;
-  if (weight.form() == WeightForm::kBlocks && kernels.of_blocks(weight.blocks.format) != nullptr) {
+  if (weight.form() == WeightForm::kBlocks &&
+      DotsOf(kernels).of_blocks(weight.blocks.format) != nullptr) {
     return DotForm::kBlocks;
   }
   if (!IsChunked(weight)) return DotForm::kRows;
@@ -136,10 +138,11 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form, bool row_by_row) 
 }
 
 void DotOperand::PackBatch(DotForm form, const ConstMatrixView& x, std::int64_t batch) const {
+  const Kernels& dots = DotsOf(kernels);
   const auto pack = form == DotForm::kPrepacked ? kernels.prepacked->pack_x
-                    : form == DotForm::kChunks  ? kernels.pack_dot_chunks
-                    : form == DotForm::kBlocks  ? kernels.pack_dot_blocks
-                                                : kernels.pack_dot_rows;
+                    : form == DotForm::kChunks  ? dots.pack_dot_chunks
+                    : form == DotForm::kBlocks  ? dots.pack_dot_blocks
+                                                : dots.pack_dot_rows;
   const std::int64_t first = First(form, batch);
   pack(Rows(x, first, First(form, batch + 1) - first), Batch(form, batch));
 }

@@ -28,6 +28,11 @@ inline std::int64_t PackedElements(DotForm form, std::int64_t cols) {
   return Pieces(cols, kDotGroup) * (form == DotForm::kBlocks ? kBlockDotElements : kDotGroup);
 }
 
+// The table whose elements x has then.
+inline const Kernels& DotTable(const Kernels& kernels, DotForm form) {
+  return form == DotForm::kPrepacked ? kernels : DotsOf(kernels);
+}
+
 // The form for dot products of a weight with `count` rows of x; row by row as for one.
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count);
 // Up to this many rows of x, dot products are faster than panels, or have to do row by row.
@@ -53,7 +58,7 @@ struct DotOperand {
   }
   std::byte* Batch(DotForm form, std::int64_t batch) const {
     const std::int64_t elements = First(form, batch) * PackedElements(form, cols);
-    return packed[static_cast<int>(form)] + elements * kernels.bytes;
+    return packed[static_cast<int>(form)] + elements * DotTable(kernels, form).bytes;
   }
   DotForm FormOf(const WeightView& weight) const {
     return DotFormOf(kernels, weight, row_by_row ? 1 : count);

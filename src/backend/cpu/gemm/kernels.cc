@@ -59,13 +59,15 @@ HWY_AFTER_NAMESPACE();
 namespace qlora::cpu {
 
 HWY_EXPORT(TableOfTarget);
+const Kernels& FloatKernels(bool round) { return *HWY_DYNAMIC_DISPATCH(TableOfTarget)(round); }
+
 const Kernels& SelectKernels(DType compute) {
   const bool round = compute == DType::kBF16;
   // Products of pairs of bfloat16 where the processor has them. Elsewhere operands are rounded to
   // bfloat16 and multiplied as float32: products of two bfloat16 are exact in float32, so only the
   // order of the sums differs.
   const Kernels* bfloat16 = round ? Bfloat16Kernels() : nullptr;
-  return bfloat16 != nullptr ? *bfloat16 : *HWY_DYNAMIC_DISPATCH(TableOfTarget)(round);
+  return bfloat16 != nullptr ? *bfloat16 : FloatKernels(round);
 }
 
 }  // namespace qlora::cpu

@@ -157,6 +157,9 @@ struct Kernels {
   // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
 
+  // The table whose functions above for dot products are used in place of these, null: these.
+  const Kernels* dots = nullptr;
+
   const PrepackedKernels* prepacked = nullptr;  // null: weights cannot be prepacked
 
   // Products of quantized weights in 8 bits (int8/int8_product.h); null: as all others. Backward
@@ -174,6 +177,11 @@ constexpr auto KernelsFor(const Of& of) {
   (std::make_integer_sequence<int, kCount>());
 }
 
+// The table with the functions for dot products of weights that are not prepacked.
+inline const Kernels& DotsOf(const Kernels& kernels) {
+  return kernels.dots == nullptr ? kernels : *kernels.dots;
+}
+
 // The type of elements of packed operands.
 inline DType ElementType(const Kernels& kernels) {
   return kernels.bytes == 2 ? DType::kBF16 : DType::kF32;
@@ -183,6 +191,8 @@ inline DType ElementType(const Kernels& kernels) {
 // type `compute`, kF32 or kBF16. Tables of Highway multiply in float32 and round to bfloat16
 // before.
 const Kernels& SelectKernels(DType compute);
+// The table of Highway among these, with operands rounded to bfloat16 or as they are.
+const Kernels& FloatKernels(bool round);
 
 // The folder of an architecture, x86/ or arm/, defines the rest.
 

@@ -128,9 +128,9 @@ class Coder {
     const hn::Rebind<std::uint8_t, FloatTag> part;
     HWY_ALIGN std::uint8_t table[16];
     for (std::int64_t i = 0; i < 16; i += kLanes) {
-      hn::StoreU(
-          RoundedBytes(f, hn::LoadU(f, code_ + i), hn::Set(f, *factor), hn::Set(f, rounder_)), part,
-          table + i);
+      hn::StoreU(RoundedBytes<kClamps>(f, hn::LoadU(f, code_ + i), hn::Set(f, *factor),
+                                       hn::Set(f, rounder_)),
+                 part, table + i);
     }
     return hn::LoadDup128(d, table);
   }

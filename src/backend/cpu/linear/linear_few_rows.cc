@@ -41,12 +41,14 @@ struct FewRowsOperands {
       // forms are those of quantized weights.
       const std::int64_t others = coded ? 0 : std::min(count, most);
       const std::int64_t rows = form == DotForm::kRows ? count : others;
-      x[f] = carver.Matrix(element, rows, PackedElements(form, in_features));
+      x[f] = carver.Matrix(ElementType(DotTable(kernels, form)), rows,
+                           PackedElements(form, in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
     if (coded) codes = CodedPanels(carver, count, in_features, count <= kernels.int8->most_dots);
     if (rank == 0 || !row_by_row) return;
-    x_of_blocks = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
+    x_of_blocks = carver.Matrix(ElementType(DotsOf(kernels)), count,
+                                PackedElements(DotForm::kRows, in_features));
   }
 
   MatrixView x[kDotFormCount];
@@ -184,7 +186,7 @@ class FewRowsRun : LinearRun {
     for (const Range& rows : blocks_) {
       operands.push_back(Operand(rows.end - rows.begin));
       operands.back().packed[static_cast<int>(kForm)] =
-          static_cast<std::byte*>(At(packed.x_of_blocks, kernels_, rows.begin, 0));
+          static_cast<std::byte*>(At(packed.x_of_blocks, DotsOf(kernels_), rows.begin, 0));
     }
     ParallelParts(
         machine_, std::ssize(operands), [&](std::int64_t b) { return operands[b].batches(kForm); },

@@ -32,6 +32,8 @@ const Kernels* Bfloat16Kernels() {
     table.multiply = bf16::MultiplyTiles;
     table.multiply_chunks = nullptr;
     table.multiply_decoded_panels = bf16::MultiplyDecodedPanelsTiles;
+    // A tile has 16 rows of x. For fewer, float32 is faster than pairs on processors with tiles.
+    table.dots = &FloatKernels(true);
     table.prepacked = bf16::PrepackedTiles();
     return table;
   }();
