@@ -123,6 +123,49 @@ class ProductCase {
     return c;
   }
 
+  // Of the first lanes, as dot products of each row.
+  std::vector<float> RunDots(const cpu::Int8Kernels& kernels, std::int64_t lanes) const {
+    std::vector<std::int8_t> panels(lanes * padded());
+    std::vector<float> scales(lanes * groups());
+    std::vector<std::int32_t> starts(lanes * groups());
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      for (std::int64_t j = 0; j < k_; ++j) {
+        panels[lane * padded() + j] = x_[lane * k_ + j];
+        starts[lane * groups() + j / 128] -= 128 * x_[lane * k_ + j];
+      }
+      for (std::int64_t g = 0; g < groups(); ++g) {
+        scales[lane * groups() + g] = scales_[g * width_ + lane];
+      }
+    }
+    std::vector<float> c(rows_ * lanes);
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      std::vector<std::uint8_t> a(padded(), 77);
+      for (std::int64_t j = 0; j < k_; ++j) {
+        a[j] = static_cast<std::uint8_t>(a_[r * k_ + j] + kernels.offset);
+      }
+      kernels.dots({.rows = 1,
+                    .k = padded(),
+                    .a = a.data(),
+                    .lanes = lanes,
+                    .panels = panels.data(),
+                    .k_stride = padded(),
+                    .scales = scales.data(),
+                    .starts = starts.data(),
+                    .group_stride = groups(),
+                    .c = c.data() + r * lanes,
+                    .c_stride = lanes});
+    }
+    return c;
+  }
+  std::vector<float> ExpectedDots(std::int64_t lanes) const {
+    const std::vector<float> all = Expected();
+    std::vector<float> c;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      c.insert(c.end(), all.begin() + r * width_, all.begin() + r * width_ + lanes);
+    }
+    return c;
+  }
+
  private:
   std::int8_t Code() { return static_cast<std::int8_t>(random_.Below(255) - 127); }
   std::int64_t groups() const { return (k_ + 127) / 128; }
@@ -154,8 +197,12 @@ TEST_P(CpuInt8, KernelsComputeTheSameBits) {
           for (const Int8Dots dots : {Int8Dots::kFloat, Int8Dots::kMadd, Int8Dots::kVnni,
                                       Int8Dots::kAmx, Int8Dots::kSdot, Int8Dots::kUsmmla}) {
             if (!HasInt8Dots(GetParam(), dots)) continue;
-            EXPECT_EQ(product.Run(cpu::KernelsOf(dots)), product.Expected())
-                << NameOf(dots) << ' ' << k << ' ' << rows << ' ' << width;
+            const cpu::Int8Kernels& kernels = cpu::KernelsOf(dots);
+            SCOPED_TRACE(fmt::format("{} {} {} {}", NameOf(dots), k, rows, width));
+            EXPECT_EQ(product.Run(kernels), product.Expected());
+            if (more || kernels.dots == nullptr) continue;
+            EXPECT_EQ(product.RunDots(kernels, kernels.most_dots),
+                      product.ExpectedDots(kernels.most_dots));
           }
         }
       }

@@ -11,6 +11,8 @@
 //      +------------+   +-----------+   the scale of the lane is added, in ascending order
 //      bytes, kInt8Stride apart
 //
+// Codes of a group may be in any order that both operands have.
+//
 // Some instructions multiply bytes without a sign by bytes with one: for these, `a` holds codes +
 // 128, and a sum starts at -128 times the sum of the codes of its lane, which takes the 128 out.
 #ifndef QLORA_BACKEND_CPU_INT8_INT8_PRODUCT_H_
