@@ -2,7 +2,7 @@
 # The whole main job on the model and data in examples/: quantize, evaluate, train, compare, export.
 #   scripts/demo.sh [OUTPUT_DIR]          default: build/demo
 # The same commands on another model:
-#   MODEL=DIR TRAIN=FILE HELDOUT=FILE PROMPT=TEXT STEPS=N scripts/demo.sh
+#   MODEL=DIR TRAIN=FILE HELDOUT=FILE PROMPT=TEXT scripts/demo.sh
 # With another program than that of the release build:
 #   QLORA=FILE scripts/demo.sh
 source "$(dirname "$0")/dependencies.sh"
@@ -55,7 +55,7 @@ text_before=$(generate "$out/base-nf4")
 
 say "3. Train a LoRA adapter on $train"
 "$qlora" train --model "$out/base-nf4" --dataset "$train" --eval-dataset "$heldout" \
-  --output-dir "$out/adapter" --lora-r 16 --lora-alpha 32 --learning-rate 3e-3 --max-steps "${STEPS:-150}" \
+  --output-dir "$out/adapter" --lora-r 16 --lora-alpha 32 --learning-rate 3e-3 --max-steps 150 \
   --per-device-train-batch-size 8 --gradient-accumulation-steps 1 --max-length 256 \
   --logging-steps 25 --over-long truncate
 

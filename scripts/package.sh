@@ -61,7 +61,7 @@ try_cross() {
   scratch=$(mktemp -d)
   "${run[@]}" version
   "${run[@]}" train --model tests/golden/llama-tiny --dataset tests/golden/train-20/data.jsonl --max-steps 2 \
-    --output-dir "$scratch/adapter" 2>/dev/null
+    --output-dir "$scratch/adapter" --json 2>/dev/null | grep -o '"train_loss":[^,]*'
   rm -rf "$scratch"
 }
 
@@ -75,6 +75,10 @@ make_cross() {
   rm -rf $packages/_CPack_Packages
   prepare_portable
   make_tarball
+  if ! dpkg-deb -f $packages/qlora_*.deb Depends | grep libc6; then
+    echo "the .deb names no libraries; remove $libraries, which an older script made" >&2
+    exit 1
+  fi
   rm -rf "$portable/debian"
   dpkg-deb -x $packages/qlora_*.deb "$portable/debian"
   try_cross "$libraries" "$portable/debian/usr/bin/qlora"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds for aarch64 by Debian's cross compiler, and tests that in qemu-user: files that go from one
-# processor to the other, a short demo, the values of tiny decoders, twenty steps, and kernels. Takes far
+# processor to the other, the demo on a tiny model, the values of tiny decoders, twenty steps, and kernels. Takes far
 # longer than the other scripts; nothing runs it by itself.
 #   scripts/test_aarch64.sh
 source "$(dirname "$0")/dependencies.sh"
@@ -19,9 +19,9 @@ chmod +x "$other"
 tests/interop/two_processors.py build/release/bin/qlora "$other"
 took "files"
 
-# With fewer steps and lines than elsewhere, for the emulator's sake.
-head -8 examples/tales/heldout.jsonl >build/aarch64/heldout.jsonl
-STEPS=10 HELDOUT=build/aarch64/heldout.jsonl QLORA=$other scripts/demo.sh build/demo-aarch64
+# The commands of the demo, on a model and lines that the emulator has done with in a minute.
+data=tests/golden/train-20/data.jsonl
+MODEL=tests/golden/llama-tiny TRAIN=$data HELDOUT=$data QLORA=$other scripts/demo.sh build/demo-aarch64
 took "demo"
 
 declare -A filters=([base_tests]='SimdTargets*:PeakTest*' [model_tests]='*Golden*' [train_tests]='*TrainGolden*')
