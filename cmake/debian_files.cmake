@@ -1,8 +1,5 @@
 # Run by cpack before it makes the .deb of each component: what Debian's policy adds to the files of
 # `cmake --install`.
-if(CPACK_QLORA_SHLIBS)  # which packages have the libraries; dpkg-shlibdeps reads it first
-  configure_file(${CPACK_QLORA_SHLIBS} ${CPACK_TEMPORARY_DIRECTORY}/debian/shlibs.local COPYONLY)
-endif()
 file(GLOB staged ${CPACK_TEMPORARY_DIRECTORY}/*/usr)
 foreach(usr ${staged})
   set(package qlora)

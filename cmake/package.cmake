@@ -17,11 +17,10 @@ set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/package_version.cmake)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/cmake/debian_files.cmake)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-if(QLORA_SYSROOT)  # cross-compiled (aarch64.cmake); the packages of the libraries are not installed
+if(QLORA_SYSROOT)  # cross-compiled (aarch64.cmake), with libraries that are not installed
   set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS
       ${QLORA_SYSROOT}/usr/lib/aarch64-linux-gnu ${QLORA_SYSROOT}/lib/aarch64-linux-gnu)
-  set(CPACK_QLORA_SHLIBS ${QLORA_SYSROOT}/shlibs)
 endif()
 
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME qlora)

@@ -19,10 +19,12 @@ options=(-q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::Etc::
 apt-get "${options[@]}" update
 apt-get "${options[@]}" install -y --no-install-recommends --download-only libstdc++-12-dev \
   $(printf '%s\n' "${program_packages[@]}" | grep '^lib\|-dev$') libgtest-dev libgmock-dev libcpp-httplib-dev
-# What the packages say of their libraries is what a package that needs these depends on.
+# What the packages say of their libraries is what a package that needs these depends on; dpkg-shlibdeps looks
+# for it there.
+mkdir "$sysroot/DEBIAN"
 for package in "$apt"/archives/*.deb; do
   dpkg-deb -x "$package" "$sysroot"
-  dpkg-deb -I "$package" shlibs >>"$sysroot/shlibs" 2>/dev/null || true
+  dpkg-deb -I "$package" shlibs >>"$sysroot/DEBIAN/shlibs" 2>/dev/null || true
 done
 # Absolute links and names would leave the folder.
 find "$sysroot" -type l -lname '/*' | while read -r link; do

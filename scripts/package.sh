@@ -55,7 +55,18 @@ make_wheel() {
 print(wheel_backend.build_sdist("'$packages'"))'
 }
 
-# The .deb and the tarball of another processor; the latter's program is run in qemu-user.
+# try_cross ROOT PROGRAM: names itself, and trains a tiny model, in qemu-user with the libraries of ROOT.
+try_cross() {
+  local run=(qemu-aarch64-static -L "$1" "$2") scratch
+  scratch=$(mktemp -d)
+  "${run[@]}" version
+  "${run[@]}" train --model tests/golden/llama-tiny --dataset tests/golden/train-20/data.jsonl --max-steps 2 \
+    --output-dir "$scratch/adapter" --json 2>/dev/null | grep -o '"train_loss":[^,]*'
+  rm -rf "$scratch"
+}
+
+# The .deb and the tarball of another processor. The former's program is tried with Debian's libraries, the
+# latter's with the glibc that it was linked against and nothing else.
 make_cross() {
   need_to_cross_build
   need dpkg-dev
@@ -64,7 +75,15 @@ make_cross() {
   rm -rf $packages/_CPack_Packages
   prepare_portable
   make_tarball
-  run_program "$portable/qlora-$(version)-$machine-linux/bin/qlora" version
+  if ! dpkg-deb -f $packages/qlora_*.deb Depends | grep libc6; then
+    echo "the .deb names no libraries; remove $libraries, which an older script made" >&2
+    exit 1
+  fi
+  rm -rf "$portable/debian"
+  dpkg-deb -x $packages/qlora_*.deb "$portable/debian"
+  try_cross "$libraries" "$portable/debian/usr/bin/qlora"
+  run_program "$portable/debian/usr/bin/qlora" doctor
+  try_cross "$sysroot" "$portable/qlora-$(version)-$machine-linux/bin/qlora"
   ls -sh $packages
 }
 if [ -n "$cross" ]; then

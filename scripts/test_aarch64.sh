@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds for aarch64 by Debian's cross compiler, and tests that in qemu-user: kernels, the values of tiny
-# decoders, twenty steps, the demo, and files that go from one processor to the other. Takes far longer
-# than the other scripts; nothing runs it by itself.
+# Builds for aarch64 by Debian's cross compiler, and tests that in qemu-user: files that go from one
+# processor to the other, the demo on a tiny model, the values of tiny decoders, twenty steps, and kernels. Takes far
+# longer than the other scripts; nothing runs it by itself.
 #   scripts/test_aarch64.sh
 source "$(dirname "$0")/dependencies.sh"
 need_to_cross_build
-tests=(base_tests quant_tests ggml_tests backend_tests model_tests train_tests)
+tests=(base_tests model_tests train_tests quant_tests ggml_tests backend_tests)
 build release qlora
 build aarch64 qlora "${tests[@]}"
 took "builds"
@@ -16,14 +16,19 @@ other=$root/build/aarch64/qlora
 printf '#!/bin/sh\nexec qemu-aarch64-static %q "$@"\n' "$root/build/aarch64/bin/qlora" >"$other"
 chmod +x "$other"
 
+tests/interop/two_processors.py build/release/bin/qlora "$other"
+took "files"
+
+# The commands of the demo, on a model and lines that the emulator has done with in a minute.
+data=tests/golden/train-20/data.jsonl
+MODEL=tests/golden/llama-tiny TRAIN=$data HELDOUT=$data QLORA=$other scripts/demo.sh build/demo-aarch64
+took "demo"
+
 declare -A filters=([base_tests]='SimdTargets*:PeakTest*' [model_tests]='*Golden*' [train_tests]='*TrainGolden*')
 for test in "${tests[@]}"; do
   qemu-aarch64-static "build/aarch64/bin/$test" --gtest_brief=1 --gtest_filter="${filters[$test]:-*}"
+  took "$test"
 done
 # The vectors that every aarch64 has, on a processor that has no more.
 QEMU_CPU=cortex-a53 qemu-aarch64-static build/aarch64/bin/backend_tests --gtest_brief=1 --gtest_filter='Cpu/*'
-took "tests"
-
-tests/interop/two_processors.py build/release/bin/qlora "$other"
-took "files"
-QLORA=$other scripts/demo.sh build/demo-aarch64
+took "backend_tests of NEON alone"

@@ -1,7 +1,7 @@
 #include "terminal/interrupt.h"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,26 +12,37 @@ namespace {
 
 // A signal handler can reach nothing but static storage.
 volatile std::sig_atomic_t signal_seen = 0;
-volatile std::sig_atomic_t signal_event = -1;  // an eventfd, which can be read once a signal came
-const char* volatile answer = nullptr;         // to SIGINT
+volatile std::sig_atomic_t wake_reader = -1;  // a pipe, which can be read once a signal came
+volatile std::sig_atomic_t wake_writer = -1;
+const char* volatile answer = nullptr;  // to SIGINT
 
 void Remember(int signal) {
   // The handler may run between a system call and the look at its errno.
   const int error = errno;
   signal_seen = signal;
   const char* const text = answer;
+  [[maybe_unused]] ssize_t written = 0;
   if (signal == SIGINT && text != nullptr) {
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
+    written = write(STDERR_FILENO, text, std::strlen(text));
   }
-  // Wakes poll(): a flag alone would be seen only after the next line of input.
-  eventfd_write(signal_event, 1);
+  // Wakes poll(): a flag alone would be seen only after the next line of input. A full pipe wakes
+  // it, too.
+  written = write(wake_writer, "", 1);
   errno = error;
 }
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  signal_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  int ends[2] = {-1, -1};
+  if (pipe(ends) == 0) {
+    for (const int end : ends) {
+      fcntl(end, F_SETFL, O_NONBLOCK);
+      fcntl(end, F_SETFD, FD_CLOEXEC);
+    }
+  }
+  wake_reader = ends[0];
+  wake_writer = ends[1];
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &old_[i]);
   Install();
 }
@@ -39,8 +50,10 @@ InterruptGuard::InterruptGuard() {
 InterruptGuard::~InterruptGuard() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
   answer = nullptr;
-  close(signal_event);
-  signal_event = -1;
+  close(wake_reader);
+  close(wake_writer);
+  wake_reader = -1;
+  wake_writer = -1;
 }
 
 void InterruptGuard::AnswerWith(const char* text) { answer = text; }
@@ -49,8 +62,8 @@ int InterruptGuard::signal() const { return signal_seen; }
 
 bool InterruptGuard::WaitForInput(int input) const {
   // Waits for both: a signal between the check of the flag and poll() would be lost without the
-  // event.
-  pollfd files[] = {{input, POLLIN, 0}, {signal_event, POLLIN, 0}};
+  // pipe.
+  pollfd files[] = {{input, POLLIN, 0}, {wake_reader, POLLIN, 0}};
   while (!requested() && poll(files, 2, -1) < 0 && errno == EINTR) {
   }
   return !requested();
@@ -59,8 +72,9 @@ bool InterruptGuard::WaitForInput(int input) const {
 // A signal that arrives between the two steps is in signal_seen, which WaitForInput asks first.
 void InterruptGuard::Rearm() {
   Install();
-  eventfd_t ignored = 0;
-  eventfd_read(signal_event, &ignored);
+  char ignored[16];
+  while (read(wake_reader, ignored, sizeof(ignored)) > 0) {
+  }
 }
 
 void InterruptGuard::Install() {

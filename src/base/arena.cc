@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/system.h"
 
 namespace qlora {
 namespace {
@@ -30,8 +31,8 @@ Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   const int fd = AboveStandardDescriptors(mkstemp(path.data()));
   if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
   unlink(path.c_str());
-  // posix_fallocate, not ftruncate: a full disk must be an error here and not a signal later.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  // With its place: a full disk must be an error here and not a signal later.
+  const int error = Extend(fd, bytes);
   if (error != 0) {
     close(fd);
     ThrowRuntime("cannot reserve {} bytes in {}: {}", bytes, directory, std::strerror(error));

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/system.h"
 
 namespace qlora {
 namespace {
@@ -81,16 +81,6 @@ void CheckReplaceable(const std::filesystem::path& path, OpenMode mode) {
                     S_ISLNK(status.st_mode) ? "is a symbolic link" : "exists");
 }
 
-// Returns the name under which a file without a name can be reached by this process.
-std::string DescriptorPath(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
-
-// Returns a file in `folder` that has no name, so that it is gone when this process is killed; -1
-// where the file system or the system has no such files.
-int OpenNameless(const std::filesystem::path& folder) {
-  if (access("/proc/self/fd", X_OK) != 0) return -1;
-  return AboveStandardDescriptors(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-}
-
 // The status of an open file. Errors: InvalidInput for a directory, which can be opened but not
 // read.
 struct stat StatusOf(int fd, const std::filesystem::path& path) {
@@ -133,7 +123,7 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
 
 // Errors: InvalidInput when `to` exists.
 void RenameToNew(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (RenameToFree(from, to)) return;
   if (errno != EINVAL && errno != ENOSYS) ThrowCannotPutInPlace(to, errno);
   // The file system cannot; a second name is an error, too, where the name is taken.
   if (link(from.c_str(), to.c_str()) == 0) {
@@ -165,10 +155,7 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-std::filesystem::path ProgramFolder() {
-  std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-}
+std::filesystem::path ProgramFolder() { return ProgramFile().parent_path(); }
 
 // ---- Mapped files.
 
@@ -243,7 +230,8 @@ std::string ReadTextFile(const std::filesystem::path& path, std::int64_t max_byt
                       max_bytes);
   };
   // The terminal and /dev/null are read; other devices have no end.
-  const bool is_null = status.st_rdev == makedev(1, 3);
+  struct stat null = {};
+  const bool is_null = stat("/dev/null", &null) == 0 && status.st_rdev == null.st_rdev;
   if (S_ISBLK(status.st_mode) || (S_ISCHR(status.st_mode) && !is_null && isatty(fd.get()) == 0)) {
     ThrowInvalidInput("{}: is a device, expected a file", path.string());
   }
@@ -337,7 +325,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
     : path_(path), temporary_(TemporaryOf(path)), mode_(mode) {
   QLORA_DCHECK(mode == OpenMode::kCreate || mode == OpenMode::kReplace);
   CheckReplaceable(path_, mode_);
-  fd_ = OpenNameless(FolderOf(path_));
+  fd_ = AboveStandardDescriptors(OpenNameless(FolderOf(path_)));
   if (fd_ >= 0) return;
   named_ = true;
   fd_ = AboveStandardDescriptors(
@@ -354,7 +342,7 @@ AtomicFile::~AtomicFile() {
 // Sets the space aside without changing the size. Other errors mean that the file system has no
 // such call, and writing goes ahead without it.
 void AtomicFile::Reserve(std::uint64_t bytes) {
-  if (bytes == 0 || fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) {
+  if (bytes == 0 || SetSpaceAside(fd_, bytes)) {
     reserved_ = std::max(reserved_, bytes);
   } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
     ThrowWriteError(path_, errno, bytes);
@@ -407,10 +395,7 @@ void AtomicFile::PutInPlace() {
   const bool is_new = mode_ == OpenMode::kCreate;
   if (!named_) {
     const std::filesystem::path& name = is_new ? path_ : temporary_;
-    const std::string nameless = DescriptorPath(fd_);
-    if (linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-      ThrowCannotPutInPlace(path_, errno);
-    }
+    if (!LinkNameless(fd_, name)) ThrowCannotPutInPlace(path_, errno);
     named_ = !is_new;
     if (is_new) return;
   }

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "base/system.h"
 
 namespace qlora {
 namespace {
@@ -21,8 +22,9 @@ class Host final : public Memory {
       throw Error(ErrorCode::kOutOfMemory,
                   fmt::format("cannot map {} bytes of memory: {}", bytes, std::strerror(errno)));
     }
-    if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
-    return static_cast<std::byte*>(data);
+    auto* const mapped = static_cast<std::byte*>(data);
+    if (bytes >= kHugePage) PreferLargePages(mapped, bytes);
+    return mapped;
   }
   void Free(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }
   void Upload(const void* host, void* data, std::size_t bytes) override {

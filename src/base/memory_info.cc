@@ -47,6 +47,12 @@ std::size_t KilobytesAfter(const fs::path& file, std::string_view key) {
   return NumberAfter(file, key).value_or(0) * 1024;
 }
 
+#if defined(_SC_AVPHYS_PAGES)
+constexpr int kFreePages = _SC_AVPHYS_PAGES;
+#else
+constexpr int kFreePages = _SC_PHYS_PAGES;  // of a system that does not count free ones
+#endif
+
 // Returns the bytes that /proc/meminfo names, or without /proc the system's count of pages in
 // bytes.
 std::size_t MachineBytes(const fs::path& root, std::string_view key, int pages) {
@@ -117,7 +123,7 @@ std::size_t PeakResidentBytes() { return KilobytesAfter("/proc/self/status", "Vm
 
 std::size_t AvailableBytes(const fs::path& root) {
   const fs::path status = root / "proc/self/status";
-  return std::min({MachineBytes(root, "MemAvailable:", _SC_AVPHYS_PAGES), TightestCgroup(root).room,
+  return std::min({MachineBytes(root, "MemAvailable:", kFreePages), TightestCgroup(root).room,
                    RoomUnder(RLIMIT_AS, KilobytesAfter(status, "VmSize:")),
                    RoomUnder(RLIMIT_DATA, KilobytesAfter(status, "VmData:"))});
 }

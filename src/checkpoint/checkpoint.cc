@@ -1,7 +1,5 @@
 #include "checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/file_checksums.h"
@@ -156,7 +155,7 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
 // Gives `made` the name `finished`. A checkpoint of that name is removed afterwards, where the file
 // system can exchange names, so that one of the two is there at any time.
 void PutInPlace(const fs::path& made, const fs::path& finished) {
-  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, finished.c_str(), RENAME_EXCHANGE) == 0) {
+  if (ExchangeNames(made, finished)) {
     fs::remove_all(made);
     return;
   }

@@ -1,10 +1,11 @@
 #include "data/dataset.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <numeric>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -19,12 +20,10 @@ constexpr std::int64_t kHistogramBuckets = 16;  // lines of the report
 
 // Returns 0 for a file that opening will refuse.
 std::int64_t SizeOf(const DataSource& source) {
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(
-      source.descriptor < 0 ? source.path.string()
-                            : fmt::format("/proc/self/fd/{}", source.descriptor),
-      error);
-  return error ? 0 : static_cast<std::int64_t>(size);
+  struct stat status = {};
+  const int found = source.descriptor < 0 ? stat(source.path.c_str(), &status)
+                                          : fstat(source.descriptor, &status);
+  return found == 0 && S_ISREG(status.st_mode) ? std::int64_t{status.st_size} : 0;
 }
 
 }  // namespace

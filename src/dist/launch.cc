@@ -1,7 +1,6 @@
 #include "dist/launch.h"
 
-#include <sched.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <cstdlib>
 
@@ -9,6 +8,7 @@
 #include "base/text.h"
 #include "dist/mpi_ranks.h"
 #include "dist/tcp_ranks.h"
+#include "machine/cores.h"
 
 namespace qlora {
 namespace {
@@ -25,23 +25,17 @@ std::optional<int> NumberIn(const Variable& variable, const char* name) {
 // mpirun binds each of one or two ranks to one core unless it is told otherwise. A rank that alone
 // may use one of many cores takes them all again. Returns a note; "" where nothing was changed.
 std::string UndoBinding(const Communicator& communicator) {
-  cpu_set_t mine;
-  if (sched_getaffinity(0, sizeof(mine), &mine) != 0 || CPU_COUNT(&mine) != 1) return "";
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
-  // The system leaves out cores that this process may not have.
-  if (sched_setaffinity(0, sizeof(all), &all) != 0) return "";
-  cpu_set_t now;
-  sched_getaffinity(0, sizeof(now), &now);
-  if (CPU_COUNT(&now) < 2 * communicator.local_size()) {
-    sched_setaffinity(0, sizeof(mine), &mine);
+  const auto mine = CoresOf(pthread_self());
+  if (!mine || mine->count() != 1 || !SetCores(pthread_self(), CoreSet().set())) return "";
+  const auto now = CoresOf(pthread_self());
+  if (!now || static_cast<int>(now->count()) < 2 * communicator.local_size()) {
+    SetCores(pthread_self(), *mine);
     return "";
   }
   return fmt::format(
       "each rank was bound to 1 of {} cores; the ranks of {} share all of them now (to choose: "
       "--bind-to none, or --map-by slot:PE=N)",
-      CPU_COUNT(&now), communicator.host());
+      now->count(), communicator.host());
 }
 
 }  // namespace

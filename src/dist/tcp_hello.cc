@@ -30,7 +30,7 @@ std::string_view BytesOf(const T& value) {
 
 Nonce MakeNonce() {
   Nonce nonce;
-  if (getrandom(nonce.data(), nonce.size(), 0) != std::ssize(nonce)) {
+  if (getentropy(nonce.data(), nonce.size()) != 0) {
     ThrowRuntime("the system gives no random numbers: {}", std::strerror(errno));
   }
   return nonce;

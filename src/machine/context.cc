@@ -2,7 +2,7 @@
 // follow each other within microseconds; the caller works as worker 0.
 #include "qlora/context.h"
 
-#include <sched.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "machine/cores.h"
 #include "machine/pool_thread.h"
 #include "machine/processor.h"
 #include "machine/simd_target.h"
@@ -42,30 +43,32 @@ int QuotaCores() {
   }
 }
 
+// Returns the cores of the affinity mask; where that is not known, those that the machine has.
+CoreSet AllowedCores() {
+  if (const auto known = CoresOf(pthread_self())) return *known;
+  CoreSet all;
+  const std::size_t count = std::min<std::size_t>(std::thread::hardware_concurrency(), all.size());
+  for (std::size_t core = 0; core < count; ++core) all.set(core);
+  return all;
+}
+
 // Returns the cores that this process may use: the cores of its affinity mask, at most the quota.
 int UsableCores() {
-  cpu_set_t set;
-  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-  const int allowed =
-      known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, std::min(allowed, QuotaCores()));
+  return std::max(1, std::min(static_cast<int>(AllowedCores().count()), QuotaCores()));
 }
 
 // Returns the cores of this rank: a core that several ranks of its host may use counts in parts.
 int ShareOfCores(Communicator& communicator) {
   if (communicator.is_alone()) return UsableCores();
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  sched_getaffinity(0, sizeof(mine), &mine);
-  std::vector<cpu_set_t> all(static_cast<std::size_t>(communicator.size()));
+  const CoreSet mine = AllowedCores();
+  std::vector<CoreSet> all(static_cast<std::size_t>(communicator.size()));
   communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   double share = 0;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &mine)) continue;
+  for (std::size_t core = 0; core < mine.size(); ++core) {
+    if (!mine[core]) continue;
     const std::vector<int>& ranks = communicator.local_ranks();
-    share += 1.0 / static_cast<double>(std::count_if(ranks.begin(), ranks.end(), [&](int rank) {
-               return CPU_ISSET(core, &all[rank]);
-             }));
+    share += 1.0 / static_cast<double>(std::count_if(ranks.begin(), ranks.end(),
+                                                     [&](int rank) { return all[rank][core]; }));
   }
   const int of_quota = QuotaCores() / communicator.local_size();
   return std::max(1, std::min(static_cast<int>(std::lround(share)), of_quota));

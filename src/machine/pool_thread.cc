@@ -1,8 +1,5 @@
 #include "machine/pool_thread.h"
 
-#include <pthread.h>
-#include <time.h>
-
 #include <utility>
 
 namespace qlora {
@@ -10,10 +7,10 @@ namespace {
 
 // Returns the next allowed core after `cpu`, counted in a circle; `cpu` itself if no other is
 // allowed.
-int NextAllowed(const cpu_set_t& allowed, int cpu) {
+int NextAllowed(const CoreSet& allowed, int cpu) {
   do {
-    cpu = (cpu + 1) % CPU_SETSIZE;
-  } while (!CPU_ISSET(cpu, &allowed));
+    cpu = (cpu + 1) % static_cast<int>(allowed.size());
+  } while (!allowed[cpu]);
   return cpu;
 }
 
@@ -30,13 +27,12 @@ bool PoolThread::LendCore() {
   if (cpu == kOutside || lent_) return false;
   // Only a thread that has not run since the call before is helped; one that runs would lose by
   // moving.
-  const auto now = TimeRun();
+  const auto now = TimeRun(thread_.native_handle());
   if (!now || std::exchange(time_run_, *now) != *now) return false;
-  const int mine = sched_getcpu();
-  if (pthread_getaffinity_np(thread_.native_handle(), sizeof(allowed_), &allowed_) != 0) {
-    return false;
-  }
-  if (mine < 0 || !CPU_ISSET(mine, &allowed_)) return false;
+  const int mine = CurrentCore();
+  const auto allowed = CoresOf(thread_.native_handle());
+  if (mine < 0 || !allowed || !allowed->test(mine)) return false;
+  allowed_ = *allowed;
   // A thread that waits behind this very caller moves on to another core, or it would wait there
   // again.
   home_ = cpu == mine ? NextAllowed(allowed_, mine) : cpu;
@@ -47,26 +43,11 @@ void PoolThread::ReturnCore() {
   if (!std::exchange(lent_, false)) return;
   // The first call moves the thread, because it names one core; the second gives it its cores back.
   AllowOnly(home_);
-  Allow(allowed_);
-}
-
-std::optional<std::chrono::nanoseconds> PoolThread::TimeRun() {
-  clockid_t clock;
-  timespec time;
-  if (pthread_getcpuclockid(thread_.native_handle(), &clock) != 0) return std::nullopt;
-  if (clock_gettime(clock, &time) != 0) return std::nullopt;
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
-
-bool PoolThread::Allow(const cpu_set_t& cpus) {
-  return pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus) == 0;
+  SetCores(thread_.native_handle(), allowed_);
 }
 
 bool PoolThread::AllowOnly(int cpu) {
-  cpu_set_t only;
-  CPU_ZERO(&only);
-  CPU_SET(cpu, &only);
-  return Allow(only);
+  return SetCores(thread_.native_handle(), CoreSet().set(cpu));
 }
 
 }  // namespace qlora

@@ -11,13 +11,12 @@
 #ifndef QLORA_MACHINE_POOL_THREAD_H_
 #define QLORA_MACHINE_POOL_THREAD_H_
 
-#include <sched.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <optional>
 #include <thread>
+
+#include "machine/cores.h"
 
 namespace qlora {
 
@@ -30,7 +29,7 @@ class PoolThread {
   void Join();
 
   // The thread itself calls Enter and Leave, at the start and the end of work that others wait for.
-  void Enter() { cpu_.store(sched_getcpu(), std::memory_order_relaxed); }
+  void Enter() { cpu_.store(CurrentCore(), std::memory_order_relaxed); }
   void Leave() { cpu_.store(kOutside, std::memory_order_relaxed); }
 
   // The waiting thread calls this from time to time. True if the thread has entered, has not run
@@ -44,16 +43,13 @@ class PoolThread {
  private:
   static constexpr int kOutside = -1;
 
-  // Returns the time for which the thread has run, if the system reports it.
-  std::optional<std::chrono::nanoseconds> TimeRun();
-  // Returns true when the system agreed, as a sandbox may not.
-  bool Allow(const cpu_set_t& cpus);
+  // Returns true when the system agreed.
   bool AllowOnly(int cpu);
 
   std::thread thread_;
   bool lent_ = false;
   std::chrono::nanoseconds time_run_{-1};  // at the last call of LendCore
-  cpu_set_t allowed_;                      // before the thread was lent a core
+  CoreSet allowed_;                        // before the thread was lent a core
   int home_ = 0;                           // where it goes afterwards
   alignas(64) std::atomic<int> cpu_{kOutside};
 };

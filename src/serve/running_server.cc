@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/memory_info.h"
+#include "base/system.h"
 #include "base/text.h"
 #include "plan/memory_plan.h"
 #include "serve/engine/engine_service.h"
@@ -108,8 +109,8 @@ class RunningServer::Impl {
     models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
     if (!options.runs.empty()) {
       // Runs are processes of this program.
-      jobs.emplace(JobOptionsOf(options, models.base()), models,
-                   ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
+      jobs.emplace(JobOptionsOf(options, models.base()), models, ProcessTrainer(ProgramFile()),
+                   server.log);
       server.fine_tuning = &*jobs;
     }
     AddRoutes();

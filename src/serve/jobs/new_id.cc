@@ -17,8 +17,7 @@ constexpr std::size_t kLength = 24;
 template <typename T>
 T Random() {
   T value = {};
-  // Up to 256 bytes come whole.
-  if (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) {
+  if (getentropy(&value, sizeof(value)) != 0) {
     ThrowRuntime("the system gives no random bytes");
   }
   return value;

@@ -1,7 +1,6 @@
 #include "serve/jobs/trainer.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/system.h"
 
 namespace qlora {
 namespace {
@@ -33,7 +33,7 @@ struct Start {
 };
 
 [[noreturn]] void Become(const Start& start) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  EndWithParent();
   if (getppid() != start.parent) _exit(kCannotRun);  // it has ended already
   setpgid(0, 0);                                     // Ctrl+C is for the server
   constexpr int kNice = 10;
