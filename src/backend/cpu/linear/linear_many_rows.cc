@@ -53,7 +53,7 @@ class Lanes {
   // The most lanes of so many rows of so many adapters.
   static std::int64_t Most(const Kernels& kernels, std::int64_t rows, std::int64_t ranges) {
     const std::int64_t gaps = std::max<std::int64_t>(0, std::min(rows, ranges) - 1);
-    return RoundUp(rows, kernels.vector) + gaps * (kernels.vector - 1);
+    return RoundUp(rows, kernels.vector) + gaps * kernels.vector;
   }
 
  private:
