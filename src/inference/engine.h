@@ -10,7 +10,7 @@
 //   dataset_evaluation.h  mean loss of a data set, without a state
 //
 // A step is a pass over the last tokens of all sequences that are written, then one over parts of
-// prompts, both in the order of adapters:
+// prompts, each in the order of adapters:
 //
 //   written   a | b | c      SumOrder::kFew: a token of each
 //   prompts   d d d d | e e  SumOrder::kMany

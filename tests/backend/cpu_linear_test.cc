@@ -249,27 +249,28 @@ TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
   }
 }
 
-// More ranges than panels take at a time, in more rows than a chunk has.
+// More ranges than panels take at a time: a row each, and more rows than a chunk has.
 TEST_P(CpuLinear, ManyRangesEqualOne) {
   constexpr std::int64_t kRanges = 20;
-  constexpr std::int64_t kRows = 55;  // of each
-  LinearCase c = {"case", kRanges * kRows, 128, {32}, WeightKind::kNf4, 8, true};
-  c.order = SumOrder::kMany;
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    LinearGroup one = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
-    LinearGroup many = one;
     const auto backend = Make(compute);
-    backend->Reserve(LimitsOf(c));
-    one.Forward(*backend, c.store);
-    std::vector<LinearView> views = many.Views();
-    const std::vector<LoraView> loras = {std::exchange(views[0].lora, {})};
-    std::vector<LoraRows> ranges;
-    for (std::int64_t r = 0; r < kRanges; ++r) ranges.push_back({r * kRows, kRows, loras});
-    const LinearOutput output = {many.y[0].view(), many.u[0].view()};
-    backend->Run(
-        ops::Linear{views, std::as_const(many.x).view(), {&output, 1}, c.store, c.order, ranges});
-    ExpectEqual(one.y[0], many.y[0], "y");
-    ExpectEqual(one.u[0], many.u[0], "u");
+    for (const std::int64_t rows : {1, 55}) {
+      LinearCase c = {"case", kRanges * rows, 128, {32}, WeightKind::kNf4, 8, true};
+      c.order = SumOrder::kMany;
+      LinearGroup one = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+      LinearGroup many = one;
+      backend->Reserve(LimitsOf(c));
+      one.Forward(*backend, c.store);
+      std::vector<LinearView> views = many.Views();
+      const std::vector<LoraView> loras = {std::exchange(views[0].lora, {})};
+      std::vector<LoraRows> ranges;
+      for (std::int64_t r = 0; r < kRanges; ++r) ranges.push_back({r * rows, rows, loras});
+      const LinearOutput output = {many.y[0].view(), many.u[0].view()};
+      backend->Run(
+          ops::Linear{views, std::as_const(many.x).view(), {&output, 1}, c.store, c.order, ranges});
+      ExpectEqual(one.y[0], many.y[0], "y");
+      ExpectEqual(one.u[0], many.u[0], "u");
+    }
   }
 }
 
