@@ -307,10 +307,12 @@ GenerateOptions LoadedModels::SamplingOf(const fs::path& model_dir) const {
 
 // Equal fingerprints promise equal bits: program, kernels, weights, their form, adapter.
 std::string LoadedModels::Fingerprint(const std::string& adapter) const {
+  // Short prompts are read in another order where weights are prepacked.
+  const WeightView& first = base_->weights.layers.front().linears.qkv.front().weight;
   const std::string all =
-      fmt::format("{} {} {:016x} {} {} {}", version_, DescribeMachine().simd_target,
+      fmt::format("{} {} {:016x} {} {} {} {}", version_, DescribeMachine().simd_target,
                   ModelFingerprint(base_->dir), DescribeForm(base_->base),
-                  ComputeTypeOf(base_->precision), adapter);
+                  ComputeTypeOf(base_->precision), first.prepacked != nullptr, adapter);
   return fmt::format("qlora-{}-{:016x}", version_, HashBytes(all));
 }
 

@@ -9,7 +9,6 @@
 #include "backend/cpu/causal_conv.h"
 #include "backend/cpu/delta/delta_rule.h"
 #include "backend/cpu/gemm/prepacked.h"
-#include "backend/cpu/int8/coded_copy.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/row_ops.h"
@@ -68,11 +67,11 @@ class CpuBackend final : public Backend {
   }
 
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return kernels_.int8 != nullptr ? cpu::CodedCopyBytes(q) : cpu::PrepackedBytes(kernels_, q);
+    // Codes are made of a weight as it is stored.
+    return kernels_.int8 != nullptr ? 0 : cpu::PrepackedBytes(kernels_, q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override {
     QLORA_DCHECK(PrepackedBytes(q) > 0);
-    if (kernels_.int8 != nullptr) return cpu::MakeCodedCopy(context_, q, out);
     cpu::Prepack(machine_, q, out);
   }
 

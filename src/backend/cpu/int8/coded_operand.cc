@@ -11,7 +11,6 @@
 
 #include "backend/cpu/gemm/weight_rows.h"
 #include "backend/cpu/int8/coded_chunks.h"
-#include "backend/cpu/int8/coded_copy.h"
 #include "backend/cpu/int8/coded_operand.h"
 #include "backend/cpu/lanes-inl.h"
 #include "quant/double_quant.h"
@@ -224,49 +223,37 @@ int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* blo
 }
 
 CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)
-    : weight_(weight), row_(row), rows_(rows) {
-  const QuantizedView& q = weight.quantized;
-  if (IsChunked(weight)) {
-    chunks_ = {.packed = q.packed + row * q.cols / 2,
-               .row_bytes = q.cols / 2,
-               .rows = rows,
-               .chunks = q.cols / kChunk,
-               .code = q.code,
-               .factors = room,
-               .factor_stride = q.cols / kChunk,
-               .offset = 0};
+    : weight_(weight), row_(row), rows_(rows), chunk_factors_(room) {
+  std::vector<float> blocks(int8::MostRowBlocks(weight));
+  const std::int64_t chunks = weight.cols() / kChunk;
+  const std::int64_t per_block = IsChunked(weight) ? weight.quantized.block_size / kChunk : 0;
+  if (per_block == 1) {
+    ScaleChunks(room);
+    return;
   }
-  if (weight.prepacked != nullptr) {
-    const CodedCopy copy(q, weight.prepacked);
-    std::copy_n(copy.scales() + row, rows, row_scales_);
-    chunks_ = copy.Rows(row, rows);
-  } else if (IsChunked(weight) && q.block_size == kChunk) {
-    LoadChunks(room);
-  } else {
-    std::vector<float> blocks(int8::MostRowBlocks(weight));
-    for (std::int64_t r = 0; r < rows; ++r) {
-      row_scales_[r] = ScaleOfRow(weight, row + r, blocks.data());
-      if (IsChunked(weight)) LoadLongBlocks(r, blocks.data(), room + r * chunks_.chunks);
+  for (std::int64_t r = 0; r < rows; ++r, room += chunks) {
+    row_scales_[r] = ScaleOfRow(weight, row + r, blocks.data());
+    const int8::CodeScale& scale = row_scales_[r].codes;
+    factors_[r] = scale.scale;
+    if (per_block == 0) continue;
+    if (scale.inverse == 0) {
+      std::fill_n(room, chunks, 0.0f);
+      continue;
+    }
+    const std::int64_t first = (row + r) * chunks % per_block;
+    for (std::int64_t c = 0; c < chunks; ++c) {
+      room[c] = blocks[(first + c) / per_block] * scale.inverse;
     }
   }
-  for (std::int64_t r = 0; r < rows; ++r) factors_[r] = row_scales_[r].codes.scale;
 }
 
 // The usual weight: each chunk has a scale, all of which are read together.
-void CodedRows::LoadChunks(float* factors) {
-  const std::int64_t chunks = chunks_.chunks;
+void CodedRows::ScaleChunks(float* factors) {
+  const std::int64_t chunks = weight_.cols() / kChunk;
   LoadScales(weight_.quantized, row_ * chunks, rows_ * chunks, factors);
   HWY_DYNAMIC_DISPATCH(ScaleRows)(weight_, row_, rows_, factors, chunks, row_scales_);
   HWY_DYNAMIC_DISPATCH(MakeFactors)(row_scales_, rows_, chunks, factors);
-}
-
-// Blocks of several chunks, which may begin in the row before.
-void CodedRows::LoadLongBlocks(std::int64_t row, const float* blocks, float* factors) const {
-  const std::int64_t per_block = weight_.quantized.block_size / kChunk;
-  const std::int64_t first = (row_ + row) * chunks_.chunks % per_block;
-  for (std::int64_t c = 0; c < chunks_.chunks; ++c) {
-    factors[c] = FactorOf(row_scales_[row].codes, blocks[(first + c) / per_block]);
-  }
+  for (std::int64_t r = 0; r < rows_; ++r) factors_[r] = row_scales_[r].codes.scale;
 }
 
 void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
@@ -326,15 +313,17 @@ void CodedRows::Multiply(const Int8Kernels& kernels, const CodedPanels& panels, 
 
 PackedChunks CodedRows::Chunks(std::int64_t row, std::int64_t rows, std::int64_t first,
                                std::int64_t depth, std::uint8_t offset) const {
-  PackedChunks part = chunks_;
-  part.packed += row * chunks_.row_bytes + first / 2;
-  part.rows = rows;
-  part.chunks = depth / kChunk;
-  part.factors += row * chunks_.factor_stride + first / kChunk;
-  part.offset = offset;
-  const int8::RowScale* scales = row_scales_ + row;
-  part.clamps = std::any_of(scales, scales + rows, [](const auto& scale) { return scale.clamps; });
-  return part;
+  const QuantizedView& q = weight_.quantized;
+  return {.packed = q.packed + ((row_ + row) * q.cols + first) / 2,
+          .row_bytes = q.cols / 2,
+          .rows = rows,
+          .chunks = depth / kChunk,
+          .code = q.code,
+          .factors = chunk_factors_ + row * (q.cols / kChunk) + first / kChunk,
+          .factor_stride = q.cols / kChunk,
+          .offset = offset,
+          .clamps = std::any_of(row_scales_ + row, row_scales_ + row + rows,
+                                [](const int8::RowScale& scale) { return scale.clamps; })};
 }
 
 void CodedRows::Values(std::int64_t k, float* out) const {

@@ -46,9 +46,8 @@ class CodedRows final : public CodedOperand {
   // for so many rows.
   static constexpr std::int64_t kMost = 128;
 
-  // room: for WeightRows::ScaleCount floats. A weight that is prepacked has them already.
+  // room: for WeightRows::ScaleCount floats.
   CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room);
-  const int8::RowScale* row_scales() const { return row_scales_; }
 
   std::int64_t rows() const override { return rows_; }
   std::int64_t k() const override { return weight_.cols(); }
@@ -62,8 +61,7 @@ class CodedRows final : public CodedOperand {
   void ForEachExcess(const Add& add) const override;
 
  private:
-  void LoadChunks(float* factors);
-  void LoadLongBlocks(std::int64_t row, const float* blocks, float* factors) const;
+  void ScaleChunks(float* factors);
   // As Pack, of one row, for any depth.
   void PackRow(std::int64_t row, std::int64_t first, std::int64_t depth, std::uint8_t offset,
                std::uint8_t* out) const;
@@ -73,7 +71,7 @@ class CodedRows final : public CodedOperand {
   const WeightView& weight_;
   const std::int64_t row_;
   const std::int64_t rows_;
-  PackedChunks chunks_ = {};  // of a chunked weight: all rows, without an offset
+  const float* chunk_factors_;  // (rows, chunks) of a chunked weight
   int8::RowScale row_scales_[kMost];
   float factors_[kMost] = {};
 };

@@ -34,7 +34,6 @@ inline constexpr std::int64_t kForwardDepth = 512;
 inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
 static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
 static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  // room of values
-static_assert(kDotDepth <= kWeightRows * kInt8Stride);  // room for codes of a row
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
 // backward pass takes 2 * kChunk columns.

@@ -141,19 +141,16 @@ void DotCodesOf(const CodeDots& p, Index first, Index count, Parts& parts) {
 // The same of codes that are made of the chunks of a row.
 template <class Dots, std::uint8_t kOffset, bool kClamps>
 void DotChunksOf(const CodeDots& p, Index row, Index first, Index count, Parts& parts) {
-  constexpr Index kAhead = 8192;  // bytes
+  constexpr Index kAhead = 4096;  // bytes
   const PackedChunks& chunks = *p.chunks;
   const Coder<kClamps> code(chunks.code, kOffset);
   const std::uint8_t* packed = chunks.packed + row * chunks.row_bytes + first * int8::kGroup / 2;
   const float* factors = chunks.factors + row * chunks.factor_stride + first * 2;
-  // Between values of rows there may be factors, which are read, too.
-  const Index ahead_step = chunks.row_bytes * int8::kGroup / p.k;
-  const std::uint8_t* ahead = chunks.packed + row * chunks.row_bytes + first * ahead_step + kAhead;
   HWY_ALIGN std::uint8_t codes[int8::kGroup];
   const Index whole = std::min(count, p.k / int8::kGroup - first);
 #pragma GCC unroll 1
   for (Index g = 0; g < whole; ++g, packed += int8::kGroup / 2, factors += 2) {
-    hwy::Prefetch(ahead + g * ahead_step);
+    hwy::Prefetch(packed + kAhead);
     code(packed, factors, 2, codes);
     DotLanes<Dots, int8::kGroup>(p, codes, (first + g) * int8::kGroup, g, parts);
   }
