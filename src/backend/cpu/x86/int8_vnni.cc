@@ -27,9 +27,9 @@ using Ints = hn::Vec<IntTag>;
 // takes.
 using Sum = decltype(Ints::raw);
 
-// 32 registers hold the float32 sums, too: 6 rows x 2 vectors of each, two vectors of a panel and a
-// quad. Of 16, twelve are whole sums, and float32 sums stay in memory.
-constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3;
+// Rows of a tile of two vectors: of 32 registers 24 are sums, of 16 twelve; float32 sums stay in
+// memory. With fewer, each instruction would wait for the one before it in its sum.
+constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : 6;
 
 // sum + four products of unsigned and signed bytes each.
 HWY_INLINE Sum AddQuads(Sum sum, Ints bytes, Ints codes) {
@@ -56,7 +56,6 @@ void Tile(const Int8Product& p, Index row, Index lane) {
   const std::int8_t* panel = p.panel + lane * kInt8Step;
   const Index width = p.width;
   float* c = p.c + row * p.c_stride + lane;
-  hn::Vec<FloatTag> total[kRows][kVectors];
   for (Index k = 0; k < p.k; k += int8::kGroup) {
     const Index group = k / int8::kGroup * width + lane;
     Sum sum[kRows][kVectors];
@@ -95,13 +94,10 @@ void Tile(const Int8Product& p, Index row, Index lane) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         float* to = c + r * p.c_stride + v * kLanes;
-        if (first ? p.add : !kManyRegisters) total[r][v] = hn::LoadU(f, to);
-        if (first && !p.add) total[r][v] = hn::Zero(f);
-        total[r][v] = hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale, total[r][v]);
-        if (last && p.factors != nullptr) {
-          total[r][v] = hn::Mul(total[r][v], hn::Set(f, p.factors[row + r]));
-        }
-        if (last || !kManyRegisters) hn::StoreU(total[r][v], f, to);
+        const auto before = first && !p.add ? hn::Zero(f) : hn::LoadU(f, to);
+        auto total = hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale, before);
+        if (last && p.factors != nullptr) total = hn::Mul(total, hn::Set(f, p.factors[row + r]));
+        hn::StoreU(total, f, to);
       }
     }
   }
@@ -126,7 +122,7 @@ void MultiplyRows(const Int8Product& p) {
 
 void MultiplyVnni(const Int8Product& p) {
   if (p.width == kLanes) return MultiplyRows<12, 1>(p);
-  MultiplyRows<6, 2>(p);
+  MultiplyRows<kTileRows, 2>(p);
 }
 
 #else
