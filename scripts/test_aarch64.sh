@@ -24,7 +24,8 @@ data=tests/golden/train-20/data.jsonl
 MODEL=tests/golden/llama-tiny TRAIN=$data HELDOUT=$data QLORA=$other scripts/demo.sh build/demo-aarch64
 took "demo"
 
-declare -A filters=([base_tests]='SimdTargets*:PeakTest*' [model_tests]='*Golden*' [train_tests]='*TrainGolden*')
+declare -A filters=([base_tests]='SimdTargets*:PeakTest*' [train_tests]='*TrainGolden*'
+  [model_tests]='*DecoderGolden*:*GgufGolden*:*FamilyGolden*')
 for test in "${tests[@]}"; do
   qemu-aarch64-static "build/aarch64/bin/$test" --gtest_brief=1 --gtest_filter="${filters[$test]:-*}"
   took "$test"
