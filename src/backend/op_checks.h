@@ -1,4 +1,4 @@
-// The checks of ops that ops.cc, expert_checks.cc and recurrent_checks.cc share.
+// The checks of ops that ops.cc, linear_checks.cc, expert_checks.cc and recurrent_checks.cc share.
 #ifndef QLORA_BACKEND_OP_CHECKS_H_
 #define QLORA_BACKEND_OP_CHECKS_H_
 
@@ -8,6 +8,9 @@
 #include "backend/ops.h"
 
 namespace qlora {
+
+// W (O, I) in any of its forms, cols: I.
+void CheckWeight(Checker& check, const char* name, const WeightView& weight, std::int64_t cols);
 
 // in_features: I of the input. A part that a linear does not have is an empty view. The parts of an
 // adapter come together or not at all. Scales and codes of 4-bit weights are tested for presence
@@ -21,6 +24,9 @@ void CheckOutput(Checker& check, const ConstMatrixView& x, const LinearView& lin
 
 // The gradients that belong to the parameters of a linear.
 void CheckParameterGradients(Checker& check, const LinearView& linear, const LinearGradient& g);
+
+void Check(Checker& check, const ops::Linear& op);
+void Check(Checker& check, const ops::LinearBackward& op);
 
 void Check(Checker& check, const ops::ExpertLinear& op);
 void Check(Checker& check, const ops::ExpertLinearBackward& op);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "machine/peak.h"
 #include "machine/processor.h"
+#include "machine/tile_config.h"
 
 namespace qlora {
 namespace {
@@ -120,15 +121,6 @@ __attribute__((target("avx512f,avx512bw"))) void Int16PairsZmm() {
     }
   }
 }
-
-// A tile is 16 rows of 64 bytes.
-struct TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t first_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // Six sums, and two operands of ones, which must be two tiles.
 void BeginTiles(std::uint32_t ones) {

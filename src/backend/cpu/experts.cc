@@ -7,7 +7,7 @@
 #include "backend/cpu/activation-inl.h"
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/row_ops.h"
-#include "backend/reference_experts.h"
+#include "backend/reference/experts.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {

@@ -4,6 +4,7 @@
 #define QLORA_BACKEND_CPU_X86_TILES_INL_H_
 
 #include "backend/cpu/x86/avx512-inl.h"
+#include "machine/tile_config.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512)
 
@@ -11,15 +12,6 @@ namespace qlora::cpu {
 
 inline constexpr int kTileRows = 16;
 inline constexpr Index kTileBytes = 64;  // of a row
-
-// The operand of ldtilecfg: all tiles whole.
-struct TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t first_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 inline void BeginTiles(const TileConfig& config) {
   __asm__ volatile("ldtilecfg %0" : : "m"(config));

@@ -4,7 +4,7 @@
 //   panel    | lane 0: k0 k1 k2 k3 | lane 1: k0 ...     words; two sums of each lane, which are
 //   times    | row:    k0 k1 k2 k3 | row: k0 ...        added behind a group
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8_madd.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8/madd.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/views.h"
-#include "backend/cpu/x86/int8.h"
+#include "backend/cpu/x86/int8/kernels.h"
 #include "backend/int8/codes.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,7 +4,7 @@
 //   quad 0: | lane 0: k0 k1 k2 k3 | lane 1: k0 ... |     one step multiplies a vector of lanes with
 //   quad 1: | lane 0: k4 k5 k6 k7 | ...                  a quad of a row that is broadcast
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8_vnni.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8/vnni.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/x86/int8.h"
+#include "backend/cpu/x86/int8/kernels.h"
 #include "backend/int8/codes.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,17 +1,17 @@
 // Kernels for products in 8 bits, one table for each kind of instruction. Int8KernelsOfProcessor
 // gives those that the processor has.
-#ifndef QLORA_BACKEND_CPU_X86_INT8_H_
-#define QLORA_BACKEND_CPU_X86_INT8_H_
+#ifndef QLORA_BACKEND_CPU_X86_INT8_KERNELS_H_
+#define QLORA_BACKEND_CPU_X86_INT8_KERNELS_H_
 
 #include "backend/cpu/int8/int8_product.h"
 
 namespace qlora::cpu {
 
-const Int8Kernels& AmxKernels();   // int8_amx.cc
-const Int8Kernels& VnniKernels();  // int8_vnni.cc
-const Int8Kernels& MaddKernels();  // int8_madd.cc
+const Int8Kernels& AmxKernels();   // amx.cc
+const Int8Kernels& VnniKernels();  // vnni.cc
+const Int8Kernels& MaddKernels();  // madd.cc
 
-// int8_dot.cc: codes of rows with an offset, without, and without vpdpbusd.
+// dot.cc: codes of rows with an offset, without, and without vpdpbusd.
 void DotCodes(const CodeDots& p);
 void DotSignedCodes(const CodeDots& p);
 void DotCodesAsWords(const CodeDots& p);
@@ -19,4 +19,4 @@ inline constexpr std::int64_t kMostDots = 6;
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_X86_INT8_H_
+#endif  // QLORA_BACKEND_CPU_X86_INT8_KERNELS_H_

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "backend/reference_elementwise.h"
+#include "backend/reference/elementwise.h"
 
 namespace qlora::reference {
 

@@ -1,4 +1,4 @@
-// The definition of the ops of a mixture of experts. See reference_elementwise.h.
+// The definition of the ops of a mixture of experts. See elementwise.h.
 #ifndef QLORA_BACKEND_REFERENCE_EXPERTS_H_
 #define QLORA_BACKEND_REFERENCE_EXPERTS_H_
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "backend/reference_elementwise.h"
+#include "backend/reference/elementwise.h"
 
 namespace qlora::reference {
 

@@ -1,4 +1,4 @@
-// Views as typed matrices, which the definitions of the ops work on: for reference_backend.cc
+// Views as typed matrices, which the definitions of the ops work on: for backend.cc
 // alone. Weights are widened into temporary storage on each call, which no other backend may do.
 #ifndef QLORA_BACKEND_REFERENCE_VIEWS_H_
 #define QLORA_BACKEND_REFERENCE_VIEWS_H_
@@ -11,8 +11,8 @@
 
 #include "backend/backend.h"
 #include "backend/int8/products.h"
-#include "backend/reference_elementwise.h"
-#include "backend/reference_linear.h"
+#include "backend/reference/elementwise.h"
+#include "backend/reference/linear.h"
 #include "base/check.h"
 
 namespace qlora::reference {

@@ -12,7 +12,7 @@
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/x86/avx512-inl.h"
-#include "backend/cpu/x86/int8.h"
+#include "backend/cpu/x86/int8/kernels.h"
 #include "backend/cpu/x86/tiles-inl.h"
 #include "backend/int8/codes.h"
 

@@ -3,7 +3,7 @@
 #ifndef QLORA_BACKEND_REFERENCE_LINEAR_H_
 #define QLORA_BACKEND_REFERENCE_LINEAR_H_
 
-#include "backend/reference_elementwise.h"
+#include "backend/reference/elementwise.h"
 
 namespace qlora::reference {
 

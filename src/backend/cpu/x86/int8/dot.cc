@@ -5,7 +5,7 @@
 //   group 1    p0 p1 p2 ...     v
 //   ...
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8_dot.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/x86/int8/dot.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <hwy/cache_control.h>
@@ -17,7 +17,7 @@
 #include "backend/cpu/int8/chunk_coder-inl.h"
 #include "backend/cpu/int8/coded_chunks.h"
 #include "backend/cpu/lanes-inl.h"
-#include "backend/cpu/x86/int8.h"
+#include "backend/cpu/x86/int8/kernels.h"
 #include "backend/int8/codes.h"
 
 HWY_BEFORE_NAMESPACE();

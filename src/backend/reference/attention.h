@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "backend/reference_elementwise.h"
+#include "backend/reference/elementwise.h"
 
 namespace qlora::reference {
 

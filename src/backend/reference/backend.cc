@@ -1,18 +1,19 @@
-// The reference backend: converts views to typed matrices (reference_views.h) and runs the
+// The reference backend: converts views to typed matrices (views.h) and runs the
 // definitions of the ops. It is made to be read and to be compared with.
+#include "backend/backend.h"
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "backend/backend.h"
-#include "backend/reference_attention.h"
-#include "backend/reference_elementwise.h"
-#include "backend/reference_experts.h"
-#include "backend/reference_linear.h"
-#include "backend/reference_linear_ops.h"
-#include "backend/reference_optimizer.h"
-#include "backend/reference_recurrent.h"
-#include "backend/reference_views.h"
+#include "backend/reference/attention.h"
+#include "backend/reference/elementwise.h"
+#include "backend/reference/experts.h"
+#include "backend/reference/linear.h"
+#include "backend/reference/linear_ops.h"
+#include "backend/reference/optimizer.h"
+#include "backend/reference/recurrent.h"
+#include "backend/reference/views.h"
 #include "base/check.h"
 
 namespace qlora {
@@ -69,7 +70,7 @@ void Run(const ops::RmsNormBackward& op) {
   });
 }
 
-// ---- Linears are in reference_linear_ops.h.
+// ---- Linears are in linear_ops.h.
 
 // ---- Attention.
 

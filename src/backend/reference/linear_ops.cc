@@ -1,10 +1,10 @@
-#include "backend/reference_linear_ops.h"
+#include "backend/reference/linear_ops.h"
 
 #include <vector>
 
 #include "backend/expert_ranges.h"
-#include "backend/reference_linear.h"
-#include "backend/reference_views.h"
+#include "backend/reference/linear.h"
+#include "backend/reference/views.h"
 
 namespace qlora::reference {
 namespace {

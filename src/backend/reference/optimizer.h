@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/reference_elementwise.h"
+#include "backend/reference/elementwise.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora::reference {
