@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/system.h"
+
 namespace qlora {
 namespace {
 
@@ -35,11 +37,8 @@ void Remember(int signal) {
 
 InterruptGuard::InterruptGuard() {
   int ends[2] = {-1, -1};
-  if (pipe(ends) == 0) {
-    for (const int end : ends) {
-      fcntl(end, F_SETFL, O_NONBLOCK);
-      fcntl(end, F_SETFD, FD_CLOEXEC);
-    }
+  if (OpenPipe(ends)) {
+    for (const int end : ends) fcntl(end, F_SETFL, O_NONBLOCK);
   }
   wake_reader = ends[0];
   wake_writer = ends[1];

@@ -41,6 +41,8 @@ bool ExchangeNames(const std::filesystem::path& a, const std::filesystem::path& 
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
+bool OpenPipe(int (&ends)[2]) { return pipe2(ends, O_CLOEXEC) == 0; }
+
 int Extend(int fd, std::uint64_t bytes) {
   return posix_fallocate(fd, 0, static_cast<off_t>(bytes));
 }
@@ -69,6 +71,11 @@ int OpenNameless(const std::filesystem::path&) { return -1; }
 bool LinkNameless(int, const std::filesystem::path&) { return Lacks(); }
 bool RenameToFree(const std::filesystem::path&, const std::filesystem::path&) { return Lacks(); }
 bool ExchangeNames(const std::filesystem::path&, const std::filesystem::path&) { return Lacks(); }
+bool OpenPipe(int (&ends)[2]) {
+  if (pipe(ends) != 0) return false;
+  for (const int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
+  return true;
+}
 int Extend(int fd, std::uint64_t bytes) {
   return ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
 }

@@ -26,6 +26,10 @@ bool RenameToFree(const std::filesystem::path& from, const std::filesystem::path
 // Exchanges two names at once. False where this cannot be done here, or one of the two is missing.
 bool ExchangeNames(const std::filesystem::path& a, const std::filesystem::path& b);
 
+// Opens a pipe, ends[0] to read, that programs started by this process do not have; where the
+// system cannot say so at once, others that start meanwhile may. False: errno says why.
+bool OpenPipe(int (&ends)[2]);
+
 // Makes an empty file `bytes` long, with its place on the disk where the system can set that aside.
 // Returns 0 or the number of the error.
 int Extend(int fd, std::uint64_t bytes);

@@ -109,7 +109,13 @@ class RunningServer::Impl {
     models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
     if (!options.runs.empty()) {
       // Runs are processes of this program.
-      jobs.emplace(JobOptionsOf(options, models.base()), models, ProcessTrainer(ProgramFile()),
+      const std::filesystem::path program = ProgramFile();
+      if (program.empty()) {
+        ThrowRuntime(
+            "serve: the system does not say which file this program is (/proc/self/exe), "
+            "and runs start it; leave out --runs");
+      }
+      jobs.emplace(JobOptionsOf(options, models.base()), models, ProcessTrainer(program),
                    server.log);
       server.fine_tuning = &*jobs;
     }

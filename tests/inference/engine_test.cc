@@ -296,6 +296,19 @@ TEST_F(EngineRun, APromptKeepsNobodyWaiting) {
   EXPECT_EQ(engine_.Step().back().request, second);
 }
 
+TEST_F(EngineRun, PromptsOfTheBaseAndOfAnAdapterShareAPass) {
+  Arena memory = ReserveSlots(decoder_, {&adapter_}, 20);
+  EvalMemory passes(decoder_, {&adapter_}, memory);
+  Engine engine(decoder_, passes, pool_.pool(), 20);
+  EngineRequest request;
+  request.prompt.assign(10, 2);
+  request.options.max_new_tokens = 1;
+  engine.Submit(request);
+  request.adapter = &adapter_;
+  engine.Submit(request);
+  EXPECT_EQ(engine.Step().size(), 2u);
+}
+
 TEST_F(EngineRun, AShortPromptGoesBeforeALongOneButNotForever) {
   EngineRequest request;
   request.prompt.assign(100, 2);

@@ -299,12 +299,22 @@ class FewRowsRun : LinearRun {
   // Fetches packed rows of B, which are short pieces of memory, while the weight is multiplied.
   static void FetchB(const LoraView& lora, std::int64_t row, std::int64_t rows) {
     if (lora.packed_b.empty()) return;
-    const ConstMatrixView panels = Rows(lora.packed_b, row / kPackedRows * lora.a.rows,
-                                        PackedRows(row % kPackedRows + rows, lora.a.rows));
-    const auto* begin = static_cast<const std::byte*>(panels.data);
-    const auto bytes =
-        static_cast<std::int64_t>(BytesOf(panels.dtype, panels.rows * panels.stride));
-    for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(begin + i, 0, 2);
+    std::int64_t lanes = 0;
+    for (std::int64_t o = row; o < row + rows; o += lanes) {
+      lanes = std::min(kPackedRows - o % kPackedRows, row + rows - o);
+      const ConstMatrixView columns = LanesOfB(lora, o, lanes);
+      const auto bytes = static_cast<std::int64_t>(BytesOf(columns.dtype, lanes));
+      for (std::int64_t r = 0; r < columns.rows; ++r) {
+        const auto* begin = static_cast<const std::byte*>(Rows(columns, r, 1).data);
+        for (std::int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(begin + i, 0, 2);
+      }
+    }
+  }
+
+  // Rows of B, of one packed panel: (R, lanes).
+  static ConstMatrixView LanesOfB(const LoraView& lora, std::int64_t row, std::int64_t lanes) {
+    const std::int64_t rank = lora.a.rows;
+    return Block(lora.packed_b, row / kPackedRows * rank, rank, row % kPackedRows, lanes);
   }
 
   // Rows of B, of one packed panel, as the lanes of a panel of Kernels::multiply.
@@ -313,10 +323,7 @@ class FewRowsRun : LinearRun {
     if (lora.packed_b.empty()) {
       return kernels_.pack_panel_of_rows(Rows(lora.b, row, lanes), panel, width);
     }
-    const std::int64_t rank = lora.a.rows;
-    kernels_.pack_panel_of_columns(
-        Block(lora.packed_b, row / kPackedRows * rank, rank, row % kPackedRows, lanes), panel,
-        width);
+    kernels_.pack_panel_of_columns(LanesOfB(lora, row, lanes), panel, width);
   }
 
   // sums += scale u B^T, with rows of B as lanes; those that fill up the last vector are added to
