@@ -1,6 +1,6 @@
 // The ops of the decoder: the one contract between the model and the devices. An op is a struct
 // whose members are its operands with their shapes; those of layers with a state are in
-// recurrent_ops.h. ops.cc and *_checks.cc check the shapes, reference_*.h defines the results as
+// recurrent_ops.h. ops.cc and *_checks.cc check the shapes, reference/*.h defines the results as
 // scalar loops over float, double or complex<double>, and the backends compute them (backend.h).
 // tests/backend/op_cases.h compares each backend with the definition, op by op. docs/math derives
 // the formulas; CONTRIBUTING.md says how to add an op.

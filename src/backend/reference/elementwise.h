@@ -1,6 +1,6 @@
 // The definitions of ops that work row by row or element by element, and of their gradients.
 //
-// Each op of ops.h is defined once, here and in the other reference_*.h files, as a scalar
+// Each op of ops.h is defined once, here and in the other files of this folder, as a scalar
 // loop over T = float, double or std::complex<double>. Every formula is analytic in its inputs
 // (x * x and never |x|^2, the maximum of a softmax over real parts), so that an imaginary step on
 // an input gives the exact derivative in the imaginary part of the output.
