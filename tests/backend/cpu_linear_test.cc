@@ -19,7 +19,9 @@ class CpuLinear : public testing::TestWithParam<SimdTarget> {
  protected:
   CpuLinear() : context_(2) { SetSimdTarget(GetParam()); }
 
-  std::unique_ptr<Backend> Make(DType compute) { return MakeCpuBackend(context_, compute); }
+  std::unique_ptr<Backend> Make(const Compute& compute) {
+    return MakeCpuBackend(context_, compute);
+  }
 
  private:
   Context context_;
@@ -180,10 +182,23 @@ TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
   }
 }
 
+std::vector<Compute> Computes() {
+  return {{DType::kF32},
+          {DType::kBF16},
+          {DType::kF32, FrozenProducts::kInt8Forward},
+          {DType::kBF16, FrozenProducts::kInt8Forward}};
+}
+
+enum class GroupWeights : std::uint8_t { kAsTheyAre, kPrepacked, kOneDense };
+
 // One product for rows of several adapters has the bits of a product for each.
-void ExpectRangesEqualSeparateCalls(Backend& backend, DType compute, LinearCase c, bool prepacked) {
+void ExpectRangesEqualSeparateCalls(Backend& backend, DType compute, LinearCase c,
+                                    GroupWeights weights = GroupWeights::kAsTheyAre) {
   LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
-  if (prepacked) {
+  if (weights == GroupWeights::kOneDense) {
+    group.weights[1] = TestWeight(Convert(group.weights[1].Values(), DType::kF32));
+  }
+  if (weights == GroupWeights::kPrepacked) {
     if (backend.PrepackedBytes(group.weights[0].view().quantized) == 0) return;
     group.Prepack(backend);
   }
@@ -230,21 +245,23 @@ void ExpectRangesEqualSeparateCalls(Backend& backend, DType compute, LinearCase 
 }
 
 TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const auto backend = Make(compute);
+  for (const Compute& precision : Computes()) {
+    const DType compute = precision.operands;
+    const auto backend = Make(precision);
     for (const WeightKind kind : {WeightKind::kBF16, WeightKind::kNf4, WeightKind::kQ4_K}) {
       LinearCase c = {"case", 40, 256, {48, 33}, kind, 8, true};
       c.order = SumOrder::kFew;
-      ExpectRangesEqualSeparateCalls(*backend, compute, c, false);
+      ExpectRangesEqualSeparateCalls(*backend, compute, c);
       c.order = SumOrder::kMany;
       c.rows = 150;
-      ExpectRangesEqualSeparateCalls(*backend, compute, c, false);
+      ExpectRangesEqualSeparateCalls(*backend, compute, c);
       if (kind != WeightKind::kNf4) continue;
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, GroupWeights::kOneDense);
       c.out = {48, 32};
-      ExpectRangesEqualSeparateCalls(*backend, compute, c, true);
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, GroupWeights::kPrepacked);
       // More rows than dot products take at a time.
       c.rows = 1100;
-      ExpectRangesEqualSeparateCalls(*backend, compute, c, true);
+      ExpectRangesEqualSeparateCalls(*backend, compute, c, GroupWeights::kPrepacked);
     }
   }
 }
@@ -252,12 +269,12 @@ TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
 // More ranges than panels take at a time: a row each, and more rows than a chunk has.
 TEST_P(CpuLinear, ManyRangesEqualOne) {
   constexpr std::int64_t kRanges = 20;
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
+  for (const Compute& compute : Computes()) {
     const auto backend = Make(compute);
     for (const std::int64_t rows : {1, 55}) {
       LinearCase c = {"case", kRanges * rows, 128, {32}, WeightKind::kNf4, 8, true};
       c.order = SumOrder::kMany;
-      LinearGroup one = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+      LinearGroup one = MakeLinearGroup(c, {compute.operands, DType::kF32}, DType::kF32, 1);
       LinearGroup many = one;
       backend->Reserve(LimitsOf(c));
       one.Forward(*backend, c.store);

@@ -159,10 +159,10 @@ struct CodedSums {
            std::uint32_t lanes) const {
     float x[kInt8Lanes] = {};
     for (std::int64_t i = 0; i < panel.rows; ++i) {
-      if ((lanes >> i & 1) != 0) x[i] = ValueAt(values, panel.first + i, k);
+      if ((lanes >> i & 1) != 0) x[i] = ValueAt(values, panel.row + i, k);
     }
     HWY_DYNAMIC_DISPATCH(AddColumn)
-    (w.data(), std::ssize(w), x, lanes, panel.width, sums + row * stride + panel.first, stride);
+    (w.data(), std::ssize(w), x, lanes, panel.width, sums + row * stride + panel.lane, stride);
   }
 
   // Column by column, of which the values serve all panels.
@@ -426,7 +426,7 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                         .panel = panel.codes + k * panel.width,
                         .scales = panel.scales + group,
                         .starts = panel.starts + group,
-                        .c = sums + panel.first,
+                        .c = sums + panel.lane,
                         .c_stride = stride,
                         .add = k > 0,
                         .factors = k + depth == operand.k() ? operand.factors() : nullptr,

@@ -160,8 +160,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qlora::cpu {
 
-CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool are_single)
-    : rows_(rows), most_(are_single ? 1 : kInt8Lanes), k_(k) {
+CodedPanels::CodedPanels(Carver& carver, std::span<const IndexRange> ranges, std::int64_t k,
+                         bool are_single)
+    : most_(are_single ? 1 : kInt8Lanes), k_(k) {
+  for (const IndexRange& range : ranges) {
+    for (std::int64_t row = range.begin; row < range.end; row += most_) {
+      places_.push_back({row, std::min(most_, range.end - row), lanes_ + row - range.begin});
+    }
+    lanes_ += RoundUp(range.size(), kInt8Vector);
+  }
   codes_ = carver.Matrix(DType::kU8, lanes(), RoundUp(k, kInt8Depth));
   scales_ = carver.Matrix(DType::kF32, lanes(), groups());
   starts_ = carver.Matrix(DType::kI32, lanes(), groups());
@@ -170,16 +177,15 @@ CodedPanels::CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool
   spike_counts_ = carver.Matrix(DType::kI32, 1, count());
 }
 
-// Panels before this one are full.
 CodedPanel CodedPanels::operator[](std::int64_t panel) const {
-  const std::int64_t first = panel * most_;
-  const std::int64_t rows = std::min(most_, rows_ - first);
-  return {.first = first,
-          .rows = rows,
-          .width = most_ == 1 ? 1 : RoundUp(rows, kInt8Vector),
-          .codes = static_cast<std::int8_t*>(codes_.data) + first * codes_.cols,
-          .scales = scales_.Row<float>(first),
-          .starts = starts_.Row<std::int32_t>(first),
+  const Place& place = places_[panel];
+  return {.row = place.row,
+          .rows = place.rows,
+          .lane = place.lane,
+          .width = most_ == 1 ? 1 : RoundUp(place.rows, kInt8Vector),
+          .codes = static_cast<std::int8_t*>(codes_.data) + place.lane * codes_.cols,
+          .scales = scales_.Row<float>(place.lane),
+          .starts = starts_.Row<std::int32_t>(place.lane),
           .spikes = static_cast<SpikeColumn*>(spikes_.data) + panel * most_spikes(),
           .spike_count = spike_counts_.Row<std::int32_t>(0) + panel};
 }

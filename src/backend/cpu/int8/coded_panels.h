@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/views.h"
 #include "backend/int8/codes.h"
 #include "base/arena.h"
+#include "base/index_range.h"
 #include "qlora/tensor.h"
 
 namespace qlora::cpu {
@@ -22,8 +24,9 @@ struct SpikeColumn {
 
 // At most kInt8Lanes rows.
 struct CodedPanel {
-  std::int64_t first;  // row
+  std::int64_t row;  // the first one
   std::int64_t rows;
+  std::int64_t lane;  // the first one
   std::int64_t width;
   std::int8_t* codes;    // (k / kInt8Step, width, kInt8Step), k rounded up to kInt8Depth
   float* scales;         // (groups, width)
@@ -32,17 +35,21 @@ struct CodedPanel {
   std::int32_t* spike_count;
 };
 
-// Room for `rows` rows of `k` columns. A panel is as wide as its rows, rounded up to whole vectors.
+// Room for rows of `k` columns. A panel is as wide as its rows, rounded up to whole vectors.
 class CodedPanels {
  public:
   CodedPanels() = default;
-  // are_single: a panel of each row, for Int8Kernels::dot.
-  CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool are_single = false);
+  // Rows [0, rows). are_single: a panel of each row, for Int8Kernels::dots.
+  CodedPanels(Carver& carver, std::int64_t rows, std::int64_t k, bool are_single = false)
+      : CodedPanels(carver, {{{0, rows}}}, k, are_single) {}
+  // Ranges of rows, whose panels follow one another and have rows of one range each.
+  CodedPanels(Carver& carver, std::span<const IndexRange> ranges, std::int64_t k,
+              bool are_single = false);
 
   bool are_single() const { return most_ == 1; }
-  std::int64_t count() const { return Pieces(rows_, most_); }
+  std::int64_t count() const { return std::ssize(places_); }
   // Lanes of all panels.
-  std::int64_t lanes() const { return RoundUp(rows_, kInt8Vector); }
+  std::int64_t lanes() const { return lanes_; }
   CodedPanel operator[](std::int64_t panel) const;
   // The codes of the panel that comes next, of these values of k or of those after them.
   const std::int8_t* CodesBehind(std::int64_t panel, std::int64_t k, std::int64_t depth) const {
@@ -56,7 +63,14 @@ class CodedPanels {
   std::int64_t groups() const { return Pieces(k_, int8::kGroup); }
   std::int64_t most_spikes() const { return std::min(k_, most_ * groups() * int8::Spikes::kMost); }
 
-  std::int64_t rows_ = 0;
+  struct Place {
+    std::int64_t row;
+    std::int64_t rows;
+    std::int64_t lane;
+  };
+
+  std::vector<Place> places_;
+  std::int64_t lanes_ = 0;
   std::int64_t most_ = kInt8Lanes;  // rows of a panel
   std::int64_t k_ = 0;
   MatrixView codes_;

@@ -23,11 +23,14 @@ bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std
   return std::ranges::all_of(linears, fits);
 }
 
-// run(op) for each linear of a group without ranges.
+// run(op) for each linear of a group.
 template <typename Run>
 void ForEachLinear(const ops::Linear& op, const Run& run) {
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
-    run(ops::Linear{op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
+    std::vector<LoraRows> ranges(op.ranges.begin(), op.ranges.end());
+    for (LoraRows& range : ranges) range.loras = range.loras.subspan(l, 1);
+    run(ops::Linear{op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order,
+                    ranges});
   }
 }
 
@@ -72,23 +75,6 @@ void RunManyDots(const Machine& machine, const ops::Linear& op) {
   }
 }
 
-// run(op) for the rows of each range, with its adapter as that of the linears.
-template <typename Run>
-void ForEachAdapter(const ops::Linear& op, const Run& run) {
-  for (const LoraRows& range : op.ranges) {
-    if (range.rows == 0) continue;
-    std::vector<LinearView> linears(op.linears.begin(), op.linears.end());
-    ForRows(op, range.begin, range.rows, [&](const ops::Linear& part) {
-      std::vector<LinearOutput> outputs(part.outputs.begin(), part.outputs.end());
-      for (std::size_t l = 0; l < linears.size(); ++l) {
-        linears[l].lora = range.loras[l];
-        outputs[l].u = Columns(outputs[l].u, 0, range.loras[l].a.rows);
-      }
-      run(ops::Linear{linears, part.x, outputs, op.store, op.order});
-    });
-  }
-}
-
 // run(op) for as many rows as fit into one chunk and belong to kMostRanges ranges at most.
 template <typename Run>
 void ForEachChunk(const ops::Linear& op, const Run& run) {
@@ -115,12 +101,8 @@ void RunMany(const Machine& machine, const ops::Linear& op) {
   const auto is_coded = [&](const LinearView& linear) {
     return IsCoded(machine.kernels, linear.weight);
   };
-  const bool some_are_coded = std::ranges::any_of(op.linears, is_coded);
-  if (some_are_coded && !op.ranges.empty()) {
-    return ForEachAdapter(op, [&](const ops::Linear& one) { RunMany(machine, one); });
-  }
   // Packs x for all linears of a group in one way.
-  if (some_are_coded && !AreCoded(machine.kernels, op.linears)) {
+  if (std::ranges::any_of(op.linears, is_coded) && !AreCoded(machine.kernels, op.linears)) {
     return ForEachLinear(op, [&](const ops::Linear& one) { RunMany(machine, one); });
   }
   if (op.ranges.empty()) return RunPanels(machine, op);

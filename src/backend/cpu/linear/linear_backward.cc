@@ -115,7 +115,7 @@ class BackwardRun : LinearRun {
     ForEachPart([&](std::int64_t l) { return IsCodedBackward(l) ? packed_[l].codes.count() : 0; },
                 [&](std::int64_t l, std::int64_t part, int) {
                   const CodedPanel panel = packed_[l].codes[part];
-                  PackCodes(Rows(gradients_[l].dy, row_ + panel.first, panel.rows),
+                  PackCodes(Rows(gradients_[l].dy, row_ + panel.row, panel.rows),
                             packed_[l].row_factors.Row<float>(0), CodeOrder::kPlain, panel);
                 });
   }

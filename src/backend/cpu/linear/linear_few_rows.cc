@@ -163,7 +163,7 @@ class FewRowsRun : LinearRun {
     if (std::ranges::none_of(is_coded_, std::identity())) return;
     const auto task = [&](std::int64_t panel, int) {
       const CodedPanel to = codes[panel];
-      PackCodes(Rows(x_, to.first, to.rows), nullptr, CodeOrder::kPaired, to);
+      PackCodes(Rows(x_, to.row, to.rows), nullptr, CodeOrder::kPaired, to);
     };
     machine_.context.ParallelFor(codes.count(), std::ref(task));
   }

@@ -26,14 +26,17 @@ namespace {
 // narrower.
 class Lanes {
  public:
-  explicit Lanes(const Kernels& kernels) : kernels_(&kernels) {}
-
-  // Rows [first, first + rows) of the chunk are the next lanes, with the adapter of a range.
-  void Add(std::int64_t first, std::int64_t rows, std::int64_t range) {
-    for (std::int64_t row = 0; row < rows; row += kernels_->panel) {
-      const std::int64_t count = std::min(kernels_->panel, rows - row);
-      panels_.push_back({first + row, count, range, total_});
-      total_ += RoundUp(count, kernels_->vector);
+  // Ranges of rows of the chunk, one after the other. coded: each begins where that of CodedPanels
+  // does.
+  Lanes(const Kernels& kernels, bool coded, std::span<const IndexRange> ranges)
+      : kernels_(&kernels) {
+    for (std::int64_t r = 0; r < std::ssize(ranges); ++r) {
+      for (std::int64_t row = ranges[r].begin; row < ranges[r].end; row += kernels.panel) {
+        const std::int64_t count = std::min(kernels.panel, ranges[r].end - row);
+        panels_.push_back({row, count, r, total_});
+        total_ += RoundUp(count, kernels.vector);
+      }
+      if (coded) total_ = RoundUp(total_, kInt8Vector);
     }
   }
 
@@ -50,11 +53,6 @@ class Lanes {
     const std::int64_t padded = RoundUp(depth, kernels_->step);
     return (lane(panel) * padded + k * width(panel)) * kernels_->bytes;
   }
-  // The most lanes of so many rows of so many adapters.
-  static std::int64_t Most(const Kernels& kernels, std::int64_t rows, std::int64_t ranges) {
-    const std::int64_t gaps = std::max<std::int64_t>(0, std::min(rows, ranges) - 1);
-    return RoundUp(rows, kernels.vector) + gaps * kernels.vector;
-  }
 
  private:
   struct Panel {
@@ -69,6 +67,17 @@ class Lanes {
   std::int64_t total_ = 0;
 };
 
+// Those cuts of rows into ranges that take the most lanes and panels: all but the last have one
+// row.
+std::vector<IndexRange> WidestRanges(std::int64_t rows, std::int64_t ranges) {
+  std::vector<IndexRange> widest;
+  for (std::int64_t row = 0; row < std::min(rows, ranges) - 1; ++row) {
+    widest.push_back({row, row + 1});
+  }
+  widest.push_back({std::ssize(widest), rows});
+  return widest;
+}
+
 // A packed operand: all lanes of `depth` values of k.
 struct LanePanels {
   std::byte* data;
@@ -77,17 +86,20 @@ struct LanePanels {
 
 // Packed operands of one group over one row chunk; coded: of weights in 8 bits.
 struct ForwardOperands {
-  ForwardOperands(Carver& carver, const Kernels& kernels, bool coded, std::int64_t rows,
-                  std::int64_t lanes, std::int64_t in_features, std::int64_t rank) {
+  ForwardOperands(Carver& carver, const Kernels& kernels, bool coded,
+                  std::span<const IndexRange> ranges, std::int64_t in_features, std::int64_t rank)
+      : lanes(kernels, coded, ranges) {
     const DType element = ElementType(kernels);
     if (coded) {
-      codes = CodedPanels(carver, rows, in_features, rows <= kernels.int8->most_dots);
+      const bool are_few = ranges.size() == 1 && ranges[0].size() <= kernels.int8->most_dots;
+      codes = CodedPanels(carver, ranges, in_features, are_few);
     } else {
-      x = carver.Matrix(element, lanes, RoundUp(in_features, kernels.step));
+      x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
     }
-    u = carver.Matrix(element, lanes, rank + kMostLinears * (kernels.step - 1));
+    u = carver.Matrix(element, lanes.total(), rank + kMostLinears * (kernels.step - 1));
   }
 
+  Lanes lanes;
   MatrixView x;  // panels of x
   CodedPanels codes;
   MatrixView u;  // panels of u of every linear, one linear after the other
@@ -101,21 +113,17 @@ class ManyRowsRun : LinearRun {
         ranges_(op.ranges),
         rank_(LargestRank(op)),
         coded_(AreCoded(machine.kernels, op.linears)),
-        lanes_(machine.kernels) {
+        lanes_(machine.kernels, coded_, {}) {
     // Ranges are of rows of the one chunk.
-    QLORA_DCHECK(ranges_.empty() || (op.x.rows <= kRowChunk && !coded_));
+    QLORA_DCHECK(ranges_.empty() || op.x.rows <= kRowChunk);
   }
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
       rows_ = std::min(kRowChunk, x_.rows - row_);
-      lanes_ = Lanes(kernels_);
-      if (ranges_.empty()) lanes_.Add(0, rows_, 0);
-      for (std::int64_t r = 0; r < std::ssize(ranges_); ++r) {
-        lanes_.Add(ranges_[r].begin, ranges_[r].rows, r);
-      }
       Carver carver(machine_.workspace.shared());
-      const ForwardOperands packed(carver, kernels_, coded_, rows_, lanes_.total(), x_.cols, rank_);
+      const ForwardOperands packed(carver, kernels_, coded_, RowRanges(), x_.cols, rank_);
+      lanes_ = packed.lanes;
       codes_ = packed.codes;
       if (!coded_) x_panels_ = {packed.x.Row<std::byte>(0), x_.cols};
       std::byte* u = packed.u.Row<std::byte>(0);
@@ -130,6 +138,13 @@ class ManyRowsRun : LinearRun {
   }
 
  private:
+  // The rows of the chunk, those of each adapter apart.
+  std::vector<IndexRange> RowRanges() const {
+    if (ranges_.empty()) return {{0, rows_}};
+    std::vector<IndexRange> ranges;
+    for (const LoraRows& range : ranges_) ranges.push_back({range.begin, range.begin + range.rows});
+    return ranges;
+  }
   // The adapter of a linear for a range of rows.
   const LoraView& LoraOf(std::int64_t l, std::int64_t range) const {
     return ranges_.empty() ? lora(l) : ranges_[range].loras[l];
@@ -140,8 +155,6 @@ class ManyRowsRun : LinearRun {
     for (const LoraRows& range : ranges_) rank = std::max(rank, range.loras[l].a.rows);
     return rank;
   }
-  // Between the sums of two rows of a weight.
-  std::int64_t SumStride() const { return coded_ ? codes_.lanes() : lanes_.total(); }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return LinearScratch(carver, kernels_, lanes_.total(), x_.cols, rank_);
@@ -151,7 +164,7 @@ class ManyRowsRun : LinearRun {
     if (coded_) {
       const auto code = [&](std::int64_t panel, int) {
         const CodedPanel to = codes_[panel];
-        PackCodes(Rows(x_, row_ + to.first, to.rows), nullptr, CodeOrder::kPaired, to);
+        PackCodes(Rows(x_, row_ + to.row, to.rows), nullptr, CodeOrder::kPaired, to);
       };
       return machine_.context.ParallelFor(codes_.count(), std::ref(code));
     }
@@ -241,7 +254,7 @@ class ManyRowsRun : LinearRun {
     if (coded_) {
       const CodedRows weight(linear.weight, o, rows, scratch.factors(rows, x_.cols));
       MultiplyCodedRows(*kernels_.int8, weight, codes_, Rows(x_, row_, rows_), scratch.codes(),
-                        scratch.sums(), SumStride());
+                        scratch.sums(), lanes_.total());
     } else {
       const WeightRows weight(linear.weight, o, rows, scratch.scales.Row<float>(0));
       MultiplyWeight(weight, rows, scratch);
@@ -253,7 +266,7 @@ class ManyRowsRun : LinearRun {
       }
       const std::int64_t row = lanes_.first(panels.begin);
       const std::int64_t end = lanes_.first(panels.end - 1) + lanes_.count(panels.end - 1);
-      StoreTransposed(scratch.sums() + lanes_.lane(panels.begin), SumStride(), bias,
+      StoreTransposed(scratch.sums() + lanes_.lane(panels.begin), lanes_.total(), bias,
                       store_ == Store::kAdd, Block(outputs_[l].y, row_ + row, end - row, o, rows));
     });
   }
@@ -330,8 +343,8 @@ class ManyRowsRun : LinearRun {
                          .a = scratch.rows.data,
                          .a_stride = scratch.rows.stride,
                          .panel = panel_at(p, k.first),
-                         .c = scratch.sums() + rows.first * SumStride() + lanes_.lane(p),
-                         .c_stride = SumStride(),
+                         .c = scratch.sums() + rows.first * lanes_.total() + lanes_.lane(p),
+                         .c_stride = lanes_.total(),
                          .add = add,
                          .fetch = panel_at(next, next_k),
                          .fetch_lines = next_bytes / kCacheLine,
@@ -356,18 +369,16 @@ class ManyRowsRun : LinearRun {
 
 WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t ranges,
                                 std::int64_t features, std::int64_t rank) {
-  const std::int64_t chunk = std::min(rows, kRowChunk);
-  const std::int64_t lanes = Lanes::Most(kernels, chunk, ranges);
-  Carver worker;
-  const LinearScratch scratch(worker, kernels, lanes, features, rank);
-  Carver shared;
-  const ForwardOperands packed(shared, kernels, false, chunk, lanes, features, rank);
-  const WorkspaceSize size = {shared.bytes(), worker.bytes()};
-  if (kernels.int8 == nullptr) return size;
+  const std::vector<IndexRange> widest = WidestRanges(std::min(rows, kRowChunk), ranges);
+  const auto size_of = [&](bool coded) {
+    Carver shared;
+    const ForwardOperands packed(shared, kernels, coded, widest, features, rank);
+    Carver worker;
+    const LinearScratch scratch(worker, kernels, packed.lanes.total(), features, rank);
+    return WorkspaceSize{shared.bytes(), worker.bytes()};
+  };
   // Dense weights need the other operands, too, at another time.
-  Carver coded;
-  const ForwardOperands codes(coded, kernels, true, chunk, lanes, features, rank);
-  return Max(size, {coded.bytes(), worker.bytes()});
+  return kernels.int8 == nullptr ? size_of(false) : Max(size_of(false), size_of(true));
 }
 
 void ForwardManyRows(const Machine& machine, const ops::Linear& op) {
