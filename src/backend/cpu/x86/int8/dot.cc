@@ -80,20 +80,25 @@ struct Quads {
   }
 };
 
-// Pairs of codes as words.
-struct Pairs {
-  static constexpr Index kCodes = 2 * kLanes;
+// Magnitudes of the codes of the rows times those of the lane, which take over the signs: the sum
+// of two is at most 2 * 127 * 127, which a word holds.
+struct Magnitudes {
+  static constexpr Index kCodes = 4 * kLanes;
   static constexpr bool kHasOffset = false;
 
-  HWY_INLINE static hn::Vec<WordTag> Words(const void* codes) {
-    const hn::Rebind<std::int8_t, WordTag> d8;
-    return hn::PromoteTo(WordTag(), hn::LoadU(d8, static_cast<const std::int8_t*>(codes)));
-  }
-  HWY_INLINE static Ints Add(Ints sum, const std::uint8_t* row, const std::int8_t* lane) {
+  HWY_INLINE static Ints Add(Ints sum, const std::uint8_t* row, const std::int8_t* lane_codes) {
+    const ByteTag d8;
+    const auto codes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row));
+    const auto lane = hn::LoadU(d8, lane_codes);
+    const auto ones = hn::Set(WordTag(), 1);
 #if HWY_TARGET == HWY_AVX3
-    return hn::Add(sum, Ints{_mm512_madd_epi16(Words(row).raw, Words(lane).raw)});
+    const __m512i signs = hn::IfNegativeThenElse(codes, hn::Neg(lane), lane).raw;
+    const __m512i words = _mm512_maddubs_epi16(hn::Abs(codes).raw, signs);
+    return hn::Add(sum, Ints{_mm512_madd_epi16(words, ones.raw)});
 #else
-    return hn::Add(sum, Ints{_mm256_madd_epi16(Words(row).raw, Words(lane).raw)});
+    const __m256i signs = _mm256_sign_epi8(lane.raw, codes.raw);
+    const __m256i words = _mm256_maddubs_epi16(hn::Abs(codes).raw, signs);
+    return hn::Add(sum, Ints{_mm256_madd_epi16(words, ones.raw)});
 #endif
   }
 };
@@ -220,7 +225,7 @@ void DotRows(const CodeDots& p) {
 
 void DotVnni(const CodeDots& p) { DotRows<Quads<false>, kCodeOffset>(p); }
 void DotSignedVnni(const CodeDots& p) { DotRows<Quads<true>, 0>(p); }
-void DotMadd(const CodeDots& p) { DotRows<Pairs, 0>(p); }
+void DotMadd(const CodeDots& p) { DotRows<Magnitudes, 0>(p); }
 
 #else
 void DotVnni(const CodeDots& /*p*/) {}

@@ -27,9 +27,9 @@ using WordTag = hn::Repartition<std::int16_t, IntTag>;
 
 constexpr Index kRows = 12;  // that are widened at a time
 constexpr Index kTileLanes = kInt8Vector;
-// Twelve vectors of sums: 3 rows of four vectors, or 6 rows of two.
+// 2 rows of four vectors of sums, or 6 rows of two. With 3 rows, 16 registers are one too few.
 constexpr int kVectors = static_cast<int>(2 * kTileLanes / kLanes);
-constexpr int kTileRows = 12 / kVectors;
+constexpr int kTileRows = HWY_TARGET == HWY_AVX2 ? 2 : 6;
 
 // `count` codes, a multiple of kInt8Depth, as words.
 HWY_INLINE void Widen(const void* codes, Index count, std::int16_t* out) {
@@ -42,7 +42,7 @@ HWY_INLINE void Widen(const void* codes, Index count, std::int16_t* out) {
 }
 
 struct Words {
-  HWY_ALIGN std::int16_t panel[int8::kGroup * kTileLanes];
+  HWY_ALIGN std::int16_t panels[kInt8Lanes / kTileLanes][int8::kGroup * kTileLanes];
   HWY_ALIGN std::int16_t rows[kRows][int8::kGroup];
 };
 
@@ -64,10 +64,10 @@ HWY_INLINE hn::Vec<WordTag> QuadOf(const std::int16_t* row) {
   return hn::BitCast(WordTag(), hn::Set(hn::Repartition<std::int64_t, WordTag>(), quad));
 }
 
-// One group of kHeight rows from `row` on, which are rows[first] and so on; kTileLanes lanes.
+// One group of kHeight rows, which are rows[first] and so on; kTileLanes lanes.
 template <int kHeight>
-void Tile(const Words& words, Index first, Index depth, const float* scales, bool add, float* c,
-          Index c_stride) {
+void Tile(const Words& words, Index first, const std::int16_t* panel, Index depth,
+          const float* scales, bool add, float* c, Index c_stride) {
   const IntTag d;
   const WordTag d16;
   const FloatTag f;
@@ -77,8 +77,8 @@ void Tile(const Words& words, Index first, Index depth, const float* scales, boo
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
-  const std::int16_t* panel = words.panel;
   const std::int16_t* row = words.rows[first];
+#pragma GCC unroll 2
   for (Index k = 0; k < depth; k += kInt8Step, panel += kInt8Step * kTileLanes) {
     hn::Vec<WordTag> quad[kHeight];
 #pragma GCC unroll 16
@@ -105,25 +105,29 @@ void Tile(const Words& words, Index first, Index depth, const float* scales, boo
   }
 }
 
-void MultiplyGroup(const Int8Product& p, Index group, Index lane) {
+void MultiplyGroup(const Int8Product& p, Index group) {
   static constexpr auto kTiles = KernelsFor<kTileRows>([]<int kHeight>() { return Tile<kHeight>; });
   const Index k = group * int8::kGroup;
   const Index depth = std::min(int8::kGroup, p.k - k);
-  const float* scales = p.scales + group * p.width + lane;
   Words words;
   for (Index i = 0; i < depth; i += kInt8Step) {
-    Widen(p.panel + (k + i) * p.width + lane * kInt8Step, kInt8Step * kTileLanes,
-          words.panel + i * kTileLanes);
+    for (Index lane = 0; lane < p.width; lane += kTileLanes) {
+      Widen(p.panel + (k + i) * p.width + lane * kInt8Step, kInt8Step * kTileLanes,
+            words.panels[lane / kTileLanes] + i * kTileLanes);
+    }
   }
   for (Index first = 0; first < p.rows; first += kRows) {
     const Index rows = std::min(kRows, p.rows - first);
     for (Index r = 0; r < rows; ++r) {
       Widen(p.a + (first + r) * kInt8Stride + k, RoundUp(depth, kInt8Depth), words.rows[r]);
     }
-    for (Index r = 0; r < rows; r += kTileRows) {
-      const Index height = std::min<Index>(kTileRows, rows - r);
-      kTiles[height - 1](words, r, depth, scales, p.add || group > 0,
-                         p.c + (first + r) * p.c_stride + lane, p.c_stride);
+    for (Index lane = 0; lane < p.width; lane += kTileLanes) {
+      for (Index r = 0; r < rows; r += kTileRows) {
+        const Index height = std::min<Index>(kTileRows, rows - r);
+        kTiles[height - 1](words, r, words.panels[lane / kTileLanes], depth,
+                           p.scales + group * p.width + lane, p.add || group > 0,
+                           p.c + (first + r) * p.c_stride + lane, p.c_stride);
+      }
     }
   }
 }
@@ -131,9 +135,7 @@ void MultiplyGroup(const Int8Product& p, Index group, Index lane) {
 }  // namespace
 
 void MultiplyMadd(const Int8Product& p) {
-  for (Index lane = 0; lane < p.width; lane += kTileLanes) {
-    for (Index group = 0; group * int8::kGroup < p.k; ++group) MultiplyGroup(p, group, lane);
-  }
+  for (Index group = 0; group * int8::kGroup < p.k; ++group) MultiplyGroup(p, group);
   const FloatTag f;
   for (Index r = 0; r < p.rows && p.factors != nullptr; ++r) {
     for (Index i = 0; i < p.width; i += kLanes) {
