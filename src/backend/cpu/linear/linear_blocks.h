@@ -125,7 +125,7 @@ void CheckGroup(std::span<const LinearView> linears);
 std::int64_t LargestRank(const ops::Linear& op);
 
 // The two ways to run LinearForward, and their workspace for up to `rows` rows. Many rows have at
-// most kMostRanges ranges, with which they are at most kRowChunk rows of weights without codes.
+// most kMostRanges ranges, with which they are at most kRowChunk rows.
 void ForwardFewRows(const Machine& machine, const ops::Linear& op);
 void ForwardManyRows(const Machine& machine, const ops::Linear& op);
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,

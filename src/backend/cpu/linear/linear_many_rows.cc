@@ -48,10 +48,9 @@ class Lanes {
   std::int64_t lane(std::int64_t panel) const { return panels_[panel].lane; }
   std::int64_t width(std::int64_t panel) const { return RoundUp(count(panel), kernels_->vector); }
   std::int64_t total() const { return total_; }
-  // Offset in bytes of value k of a panel in a packed operand with room for `depth` values of k.
-  std::int64_t Offset(std::int64_t panel, std::int64_t depth, std::int64_t k) const {
-    const std::int64_t padded = RoundUp(depth, kernels_->step);
-    return (lane(panel) * padded + k * width(panel)) * kernels_->bytes;
+  // Offset in bytes of value k of a panel in a packed operand with `room` values of k.
+  std::int64_t Offset(std::int64_t panel, std::int64_t room, std::int64_t k) const {
+    return (lane(panel) * room + k * width(panel)) * kernels_->bytes;
   }
 
  private:
@@ -78,9 +77,11 @@ std::vector<IndexRange> WidestRanges(std::int64_t rows, std::int64_t ranges) {
   return widest;
 }
 
-// A packed operand: all lanes of `depth` values of k.
+// A packed operand: values [first, first + depth) of k of the `room` that each lane has.
 struct LanePanels {
   std::byte* data;
+  std::int64_t room;  // a multiple of Kernels::step, as is first
+  std::int64_t first;
   std::int64_t depth;
 };
 
@@ -96,13 +97,14 @@ struct ForwardOperands {
     } else {
       x = carver.Matrix(element, lanes.total(), RoundUp(in_features, kernels.step));
     }
-    u = carver.Matrix(element, lanes.total(), rank + kMostLinears * (kernels.step - 1));
+    const std::int64_t room = RoundUp(rank + kMostLinears * (kernels.step - 1), kernels.step);
+    u = carver.Matrix(element, lanes.total(), room);
   }
 
   Lanes lanes;
   MatrixView x;  // panels of x
   CodedPanels codes;
-  MatrixView u;  // panels of u of every linear, one linear after the other
+  MatrixView u;  // panels of u; in each, every linear with the rank that it has there
 };
 
 class ManyRowsRun : LinearRun {
@@ -125,12 +127,8 @@ class ManyRowsRun : LinearRun {
       const ForwardOperands packed(carver, kernels_, coded_, RowRanges(), x_.cols, rank_);
       lanes_ = packed.lanes;
       codes_ = packed.codes;
-      if (!coded_) x_panels_ = {packed.x.Row<std::byte>(0), x_.cols};
-      std::byte* u = packed.u.Row<std::byte>(0);
-      for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-        u_panels_[l] = {u, RankOf(l)};
-        u += RoundUp(u_panels_[l].depth, kernels_.step) * lanes_.total() * kernels_.bytes;
-      }
+      if (!coded_) x_panels_ = {packed.x.Row<std::byte>(0), packed.x.cols, 0, x_.cols};
+      u_panels_ = {packed.u.Row<std::byte>(0), packed.u.cols, 0, 0};
       PackInput();
       if (rank_ > 0) LowRank();
       Outputs();
@@ -149,11 +147,15 @@ class ManyRowsRun : LinearRun {
   const LoraView& LoraOf(std::int64_t l, std::int64_t range) const {
     return ranges_.empty() ? lora(l) : ranges_[range].loras[l];
   }
-  // The largest rank of a linear.
-  std::int64_t RankOf(std::int64_t l) const {
-    std::int64_t rank = lora(l).a.rows;
-    for (const LoraRows& range : ranges_) rank = std::max(rank, range.loras[l].a.rows);
-    return rank;
+  // u of a linear for a range of rows: behind those of the linears before.
+  LanePanels LowRankPanels(std::int64_t l, std::int64_t range) const {
+    LanePanels u = u_panels_;
+    for (std::int64_t i = 0; i < l; ++i) u.first += RoundUp(LoraOf(i, range).a.rows, kernels_.step);
+    u.depth = LoraOf(l, range).a.rows;
+    return u;
+  }
+  std::byte* At(const LanePanels& operand, std::int64_t panel, std::int64_t k) const {
+    return operand.data + lanes_.Offset(panel, operand.room, operand.first + k);
   }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
@@ -174,8 +176,7 @@ class ManyRowsRun : LinearRun {
       const std::int64_t k = index % depths * kForwardDepth;
       const ConstMatrixView in = Block(x_, row_ + lanes_.first(panel), lanes_.count(panel), k,
                                        std::min(kForwardDepth, x_.cols - k));
-      kernels_.pack_panel_of_rows(in, x_panels_.data + lanes_.Offset(panel, x_.cols, k),
-                                  lanes_.width(panel));
+      kernels_.pack_panel_of_rows(in, At(x_panels_, panel, k), lanes_.width(panel));
     };
     machine_.context.ParallelFor(lanes_.panels() * depths, std::ref(task));
   }
@@ -208,7 +209,7 @@ class ManyRowsRun : LinearRun {
       } else if (coded_) {
         kernels_.pack_panel_of_rows(Block(x_, first, count, k, depth), scratch.panel.data, width);
       } else {
-        x_panel = x_panels_.data + lanes_.Offset(panel, x_.cols, k);
+        x_panel = At(x_panels_, panel, k);
       }
       for (std::int64_t r = 0; r < rank; r += kWeightRows) {
         const std::int64_t rows = std::min(kWeightRows, rank - r);
@@ -228,8 +229,8 @@ class ManyRowsRun : LinearRun {
     const ConstMatrixView sums = {scratch.sums(), DType::kF32, rank, count, width};
     StoreTransposed(scratch.sums(), width, nullptr, false,
                     Block(outputs_[l].u, first, count, 0, rank));
-    kernels_.pack_panel_of_columns(
-        sums, u_panels_[l].data + lanes_.Offset(panel, u_panels_[l].depth, 0), width);
+    const LanePanels u = LowRankPanels(l, lanes_.range(panel));
+    kernels_.pack_panel_of_columns(sums, At(u, panel, 0), width);
   }
 
   // y = x W^T + bias + scale u B^T, some columns at a time.
@@ -291,11 +292,12 @@ class ManyRowsRun : LinearRun {
   void AddLowRank(std::int64_t l, std::int64_t o, SumRows rows, const Range& panels,
                   const LinearScratch& scratch) const {
     const LoraView& adapter = LoraOf(l, lanes_.range(panels.begin));
+    const LanePanels u = LowRankPanels(l, lanes_.range(panels.begin));
     for (std::int64_t r = 0; r < adapter.a.rows; r += kForwardDepth) {
       const std::int64_t depth = std::min(kForwardDepth, adapter.a.rows - r);
       kernels_.pack_rows(Block(adapter.b, o + rows.first, rows.count, r, depth), adapter.scale,
                          scratch.rows.data, scratch.rows.stride);
-      MultiplyBlock(scratch, rows, u_panels_[l], {r, depth}, panels, true);
+      MultiplyBlock(scratch, rows, u, {r, depth}, panels, true);
     }
   }
 
@@ -327,9 +329,6 @@ class ManyRowsRun : LinearRun {
   // sums(rows, lanes) = [sums +] packed rows * values of k of some panels.
   void MultiplyBlock(const LinearScratch& scratch, SumRows rows, const LanePanels& operand, Depth k,
                      const Range& panels, bool add) const {
-    const auto panel_at = [&](std::int64_t panel, std::int64_t first) {
-      return operand.data + lanes_.Offset(panel, operand.depth, first);
-    };
     for (std::int64_t p = panels.begin; p < panels.end; ++p) {
       // The panel that comes next, of these values of k or of those after them, is prefetched.
       const bool last = p + 1 == panels.end;
@@ -342,11 +341,11 @@ class ManyRowsRun : LinearRun {
                          .width = lanes_.width(p),
                          .a = scratch.rows.data,
                          .a_stride = scratch.rows.stride,
-                         .panel = panel_at(p, k.first),
+                         .panel = At(operand, p, k.first),
                          .c = scratch.sums() + rows.first * lanes_.total() + lanes_.lane(p),
                          .c_stride = lanes_.total(),
                          .add = add,
-                         .fetch = panel_at(next, next_k),
+                         .fetch = At(operand, next, next_k),
                          .fetch_lines = next_bytes / kCacheLine,
                          .fetch_stride = kCacheLine});
     }
@@ -362,7 +361,7 @@ class ManyRowsRun : LinearRun {
   std::int64_t rows_ = 0;
   LanePanels x_panels_ = {};
   CodedPanels codes_ = {};
-  LanePanels u_panels_[kMostLinears] = {};
+  LanePanels u_panels_ = {};
 };
 
 }  // namespace
