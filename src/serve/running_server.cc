@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/memory_info.h"
 #include "base/system.h"
 #include "base/text.h"
 #include "plan/memory_plan.h"
@@ -48,17 +47,14 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   return http;
 }
 
-FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& base) {
+FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& base,
+                               const ServePlan& plan) {
   FineTuningOptions jobs;
   jobs.folder = options.runs;
   jobs.base = base.BaseOptions();
   jobs.threads = base.context.threads();
   jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
-  if (options.max_memory.empty()) return jobs;
-  // One limit for the server and its jobs; without one, a run takes what is free.
-  jobs.memory_left = [limit = ParseBytes(options.max_memory)] {
-    return static_cast<std::int64_t>(limit) - static_cast<std::int64_t>(ResidentBytes());
-  };
+  jobs.memory_left = [options, &plan] { return MemoryLeft(options, plan); };
   return jobs;
 }
 
@@ -115,7 +111,7 @@ class RunningServer::Impl {
             "serve: the system does not say which file this program is (/proc/self/exe), "
             "and runs start it; leave out --runs");
       }
-      jobs.emplace(JobOptionsOf(options, models.base()), models, ProcessTrainer(program),
+      jobs.emplace(JobOptionsOf(options, models.base(), plan), models, ProcessTrainer(program),
                    server.log);
       server.fine_tuning = &*jobs;
     }

@@ -185,4 +185,13 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   return plan;
 }
 
+std::int64_t MemoryLeft(const ServeOptions& options, const ServePlan& plan) {
+  std::size_t planned = 0;
+  for (const MemoryPart& part : plan.parts) planned += part.bytes;
+  const std::size_t resident = ResidentBytes();
+  const std::size_t all = options.max_memory.empty() ? resident + AvailableBytes() / 10 * 9
+                                                     : ParseBytes(options.max_memory);
+  return static_cast<std::int64_t>(all) - static_cast<std::int64_t>(std::max(planned, resident));
+}
+
 }  // namespace qlora

@@ -2,6 +2,7 @@
 #ifndef QLORA_SERVE_SERVE_PLAN_H_
 #define QLORA_SERVE_SERVE_PLAN_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ std::size_t BytesOfBodies(const ServeOptions& options);
 // for a context_length beyond the model's.
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
                       const ServeOptions& options, std::size_t bodies);
+
+// Bytes that a training beside the server may take: of max_memory, which is one limit for both, or
+// of what is free, all but what the plan has and the server has not touched yet. Not positive if
+// nothing is left.
+std::int64_t MemoryLeft(const ServeOptions& options, const ServePlan& plan);
 
 }  // namespace qlora
 

@@ -1,10 +1,15 @@
 #include "serve/jobs/fine_tuning.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <map>
 #include <memory>
 #include <string>
@@ -356,6 +361,33 @@ TEST(ProcessTrainerTest, StopsByTheSignalsOfTraining) {
   };
   EXPECT_EQ(trainer(task, checkpoint).exit_code, 130);
   EXPECT_EQ(trainer(task, [] { return StopRequest::kNow; }).exit_code, 137);
+}
+
+TEST(ProcessTrainerTest, EndsWithTheServerWhateverEndsThat) {
+  const TemporaryFolder folder;
+  const std::string fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  // Writes that it runs, and keeps the other end open as long as it lives.
+  const TrainingTask task{
+      .arguments = {"-c", "exec 3>'" + fifo + "'; echo >&3; exec sleep infinity"},
+      .run = folder / "run",
+      .output = folder / "out",
+      .log = folder / "log"};
+  const pid_t server = fork();
+  ASSERT_GE(server, 0);
+  if (server == 0) {
+    ProcessTrainer("/bin/sh")(task, [] { return StopRequest::kNone; });
+    _exit(0);
+  }
+  const int end = open(fifo.c_str(), O_RDONLY);
+  char byte = 0;
+  EXPECT_EQ(read(end, &byte, 1), 1);
+  EXPECT_EQ(kill(server, SIGKILL), 0);
+  EXPECT_EQ(waitpid(server, nullptr, 0), server);
+  // The training has ended when nobody can write any more.
+  while (read(end, &byte, 1) > 0) {
+  }
+  close(end);
 }
 
 TEST(ProcessTrainerTest, AProgramThatIsNotThereIsAnExitCode) {

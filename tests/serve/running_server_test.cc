@@ -15,6 +15,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/http_client.h"
+#include "serve/serve_plan.h"
 #include "serve/tiny_model.h"
 
 namespace qlora {
@@ -115,6 +116,18 @@ TEST_F(RunningServerTest, MemoryDecidesOnRoom) {
   options_.kv_memory = "";
   options_.context_length = 129;
   EXPECT_THROW(Start(), Error);
+}
+
+// Also of what the server has not touched yet.
+TEST_F(RunningServerTest, AJobGetsWhatThePlanLeaves) {
+  constexpr std::size_t kTebi = std::size_t{1} << 40;
+  const ServePlan plan = {.parts = {{"weights", kTebi}, {"requests", 3 * kTebi}}};
+  options_.max_memory = "5TiB";
+  EXPECT_EQ(MemoryLeft(options_, plan), kTebi);
+  options_.max_memory = "1TiB";
+  EXPECT_LE(MemoryLeft(options_, plan), 0);
+  options_.max_memory = "";
+  EXPECT_LT(MemoryLeft(options_, plan), MemoryLeft(options_, {}));
 }
 
 TEST_F(RunningServerTest, TooLittleMemoryNamesWhatFits) {
