@@ -137,19 +137,23 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
     Bandwidth bandwidth(context, clock);
     const DecodeSeconds best = TimeDecode(clock, options, decoder, used, bandwidth);
 
-    const Limit peak = MeasureFlops(context, precision.products(), clock);
+    const FlopRates peak = MeasureFlops(context, precision, clock);
     const Limit& read = bandwidth.limit();
     const double bytes = BytesOfToken(options, config, precision, model);
     const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);
-    const double prompt_flops =
-        PrefillFlops(config, options.prompt_tokens) * static_cast<double>(options.sequences);
-    const double token_limit = std::min(read.value / bytes, peak.value / PrefillFlops(config, 1));
+    // At the peak: all prompts, and a token.
+    const auto seconds_of = [&](std::int64_t tokens) {
+      return qlora::SecondsOf(PrefillFlops(config, SharesOf(model.get()), tokens), peak);
+    };
+    const double prompt_seconds =
+        seconds_of(options.prompt_tokens) * static_cast<double>(options.sequences);
+    const double token_limit = std::min(read.value / bytes, 1 / seconds_of(1));
     RowList rows(options.model.ShapeOf(options.model.ShapeText(), format), precision.activation,
                  context.threads());
     rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
-             prompt_tokens * peak.value / prompt_flops, peak.kind);
+             prompt_tokens / prompt_seconds, kPeak);
     rows.Add("decode", best.token, 1 / best.token, "tokens/s", token_limit,
-             token_limit < read.value / bytes ? peak.kind : read.kind);
+             token_limit < read.value / bytes ? kPeak : read.kind);
     rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
              read.kind);
     const double written = static_cast<double>(options.sequences * (options.new_tokens + 1));

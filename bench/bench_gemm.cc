@@ -15,6 +15,7 @@
 #include "backend/backend_factory.h"
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/matrix.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_gemm_ggml.h"
@@ -35,24 +36,6 @@ constexpr std::int64_t kTrainedRows = 16;
 // Work of one timing, per thread: it takes as long as a run that measures a limit, so that the best
 // of several timings is as likely to be free of disturbances as the limit is.
 constexpr double kFlopsPerTiming = 0.75e9;
-
-// Writes pseudo-random values in [-1, 1).
-void Fill(const MatrixView& m, std::uint64_t seed) {
-  for (std::int64_t r = 0; r < m.rows; ++r) {
-    for (std::int64_t c = 0; c < m.cols; ++c) {
-      const auto index = static_cast<std::uint64_t>(r * m.cols + c) + seed;
-      // Knuth's multiplicative hash: values without a pattern that a prefetcher or a row could meet
-      // twice. 24 bits are exact in float32.
-      const auto bits = static_cast<std::uint32_t>(index * 2654435761u) >> 8;
-      const float value = static_cast<float>(bits) * 0x1p-23f - 1.0f;
-      if (m.dtype == DType::kF32) {
-        m.Row<float>(r)[c] = value;
-      } else {
-        m.Row<BFloat16>(r)[c] = ToBFloat16(value);
-      }
-    }
-  }
-}
 
 using Runs = std::vector<std::function<void()>>;
 
@@ -98,7 +81,7 @@ class Products {
       : backend_(backend), calls_(calls), arena_(BytesOfOperands(activation, shape, R)) {
     Carver carver(arena_);
     t_ = Operands(carver, activation, shape, R);
-    for (const MatrixView& m : {t_.x, t_.dy, t_.a, t_.b, t_.u}) Fill(m, 1);
+    for (const MatrixView& m : {t_.x, t_.dy, t_.a, t_.b, t_.u}) FillUniform(m, 1);
     backend.Reserve({.rows = shape.M,
                      .features = std::max(shape.N, shape.K),
                      .lora_rank = R,
@@ -237,7 +220,7 @@ class Bench {
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
         precision_(ParsePrecision(options.compute_dtype, *BackendFactory::Of("cpu"), true)),
-        compute_(precision_.products()),
+        compute_(precision_.frozen == FrozenProducts::kFloat ? precision_.activation : DType::kI8),
         backend_(MakeCpuBackend(context, precision_)),
         memory_(kBeyondCaches) {
     // Pages that were never written are one page of zeros, which stays in the cache.
@@ -256,7 +239,7 @@ class Bench {
     Arena storage(bytes * count);
     // All rows are the same row: encoding takes long, and products do not depend on the values.
     std::vector<float> row(static_cast<std::size_t>(K));
-    Fill(MakeView(row.data(), 1, K), 0);
+    FillUniform(MakeView(row.data(), 1, K), 0);
     std::vector<std::byte> encoded(blocks.row_bytes());
     if (EncodeBlocks(info->format, row.data(), K / info->values, nullptr, encoded.data()) >= 0) {
       ThrowInvalidInput("weight_formats: {} cannot hold values below 1", format);
@@ -291,7 +274,7 @@ class Bench {
   void RunNf4(std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
     Arena values(static_cast<std::size_t>(N * K) * 4);
     const MatrixView dense = {values.data(), DType::kF32, N, K, K};
-    Fill(dense, 0);
+    FillUniform(dense, 0);
     // In one arena, as the weights of a model are.
     const std::size_t bytes = StorageBytes(N, K, QuantizeOptions());
     const std::size_t count = Copies(bytes);
@@ -341,7 +324,7 @@ class Bench {
     const bool beside_ggml = ggml_ != nullptr && weights[0].form() == WeightForm::kBlocks;
     if (beside_ggml) {
       std::vector<float> x(static_cast<std::size_t>(shape.M * shape.K));
-      Fill(MakeView(x.data(), shape.M, shape.K), 1);
+      FillUniform(MakeView(x.data(), shape.M, shape.K), 1);
       runs.push_back(ggml_->Products(weights[0].blocks, std::ssize(weights), x, calls));
     }
     const std::size_t ggml_run = runs.size() - 1;

@@ -9,13 +9,15 @@
 
 namespace qlora::bench {
 
-Limit MeasureFlops(Context& context, DType compute, Clock clock) {
+FlopRates MeasureFlops(Context& context, const Precision& precision, Clock clock) {
   constexpr int kRuns = 16;
-  const PeakLoop& loop = PeakLoopOf(ActiveSimdTarget(), compute);
-  double flops = 0;
-  const std::vector<std::function<void()>> runs = {[&] { flops = RunPeakLoop(context, loop); }};
-  const double seconds = BestSeconds(clock, kRuns, runs).front();
-  return {flops / seconds, "peak multiply-adds"};
+  return LimitRates(precision, [&](DType operands) {
+    const PeakLoop& loop = PeakLoopOf(ActiveSimdTarget(), operands);
+    double flops = 0;
+    const std::vector<std::function<void()>> runs = {[&] { flops = RunPeakLoop(context, loop); }};
+    const double seconds = BestSeconds(clock, kRuns, runs).front();
+    return flops / seconds;
+  });
 }
 
 Bandwidth::Bandwidth(Context& context, Clock clock)

@@ -4,8 +4,8 @@
 
 #include "base/arena.h"
 #include "bench/bench_clock.h"
+#include "pass/flops.h"
 #include "qlora/context.h"
-#include "qlora/tensor.h"
 
 namespace qlora::bench {
 
@@ -16,7 +16,8 @@ struct Limit {
 
 // Multiply-adds from registers (machine/peak.h): no library product has a speed that would be a
 // limit for ours, and registers have no memory to wait for.
-Limit MeasureFlops(Context& context, DType compute, Clock clock);
+FlopRates MeasureFlops(Context& context, const Precision& precision, Clock clock);
+inline constexpr const char* kPeak = "peak multiply-adds";
 
 // Reading of memory.
 class Bandwidth {

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "base/version.h"
+#include "bench/bench_limits.h"
 #include "bench/bench_row.h"
 #include "bench/bench_weights.h"
 #include "model/shared_options.h"
@@ -129,7 +130,8 @@ ordered_json Measure(int threads, Clock clock, const StepBenchOptions& step) {
   if (measured > 0) {
     const StepNeeds part = NeedsOfStep(context, step);
     const StepNeeds full = NeedsOfStep(context, whole);
-    tokens *= part.flops / full.flops;
+    const FlopRates peak = MeasureFlops(context, part.precision, clock);
+    tokens *= SecondsOf(part.flops, peak) / SecondsOf(full.flops, peak);
     memory += full.bytes - part.bytes;
   }
   return {{"threads", context.threads()},

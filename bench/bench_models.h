@@ -27,8 +27,8 @@ struct ModelsBenchOptions {
 // Measures a step (BenchStep) of each model in each of the model's formats and each type, each in a
 // process of its own, whose memory is then that of the step alone, and writes a table in Markdown,
 // or with `json` an object, to `out`: tokens/s, the share of the limit, the peak memory. With fewer
-// layers than a model has, tokens/s of all of them are those that their arithmetic takes at the
-// rate measured, and the memory has the bytes of the other layers added; such rows are marked.
+// layers than a model has, tokens/s of all of them are those at the same share of the limit of
+// their arithmetic, and the memory has the bytes of the other layers added; such rows are marked.
 // threads: as for Context. No other thread may run, since processes are forked. Errors:
 // InvalidInput for names that are not known; Runtime for a measurement that ends before its time.
 void BenchModels(int threads, Clock clock, const ModelsBenchOptions& options, bool json,

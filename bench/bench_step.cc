@@ -38,9 +38,9 @@ ActivationNeeds NeedsOf(const StepBenchOptions& options, const DecoderConfig& co
           .train_unfolded = batch.unfolded_rows()};
 }
 
-double FlopsOf(const DecoderConfig& config, const LoraAdapter& adapter, const Batch& batch,
-               const ActivationNeeds& needs) {
-  return StepFlops(config, adapter, batch.rows(), batch.supervised(), MeanLength(batch),
+Flops FlopsOf(const DecoderConfig& config, const LoraAdapter& adapter,
+              const QuantizedShares& quantized, const Batch& batch, const ActivationNeeds& needs) {
+  return StepFlops(config, adapter, quantized, batch.rows(), batch.supervised(), MeanLength(batch),
                    needs.recompute);
 }
 
@@ -77,9 +77,11 @@ class TrainedModel {
   }
 
   TimedBackend& backend() { return backend_; }
-  const ActivationNeeds& needs() const { return needs_; }
-  const LoraAdapter& adapter() const { return adapter_; }
   const BenchObjective& objective() const { return objective_; }
+  // Of a step.
+  Flops flops() const {
+    return FlopsOf(decoder_.config(), adapter_, SharesOf(model_.get()), objective_.batch, needs_);
+  }
 
   // Runs the step of this number and returns its loss.
   double Step(std::int64_t s) {
@@ -149,12 +151,14 @@ std::vector<StepTimes> TimeSteps(Clock clock, const StepBenchOptions& options,
 }
 
 // flops, tokens: of one step.
-void AddSpeed(const StepBenchOptions& options, const StepTimes& times, double flops, double tokens,
-              const Limit& peak, RowList& rows) {
+void AddSpeed(const StepBenchOptions& options, const StepTimes& times, const Flops& flops,
+              double tokens, const FlopRates& peak, RowList& rows) {
   const double best = times.best();
-  rows.Add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
-           peak.value / flops * tokens, peak.kind);
-  rows.Add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
+  const double least = SecondsOf(flops, peak);
+  const double gflops = flops.sum() / 1e9;
+  rows.Add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s", tokens / least,
+           kPeak);
+  rows.Add("step", best, gflops / best, "GFLOP/s", gflops / least, kPeak);
   // The best shows the program's speed, the median a run's.
   const double median = times.timed[std::ssize(times.timed) / 2];
   rows.Add("step, median", median, tokens / median, "tokens/s");
@@ -218,13 +222,12 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
   }
   const std::vector<StepTimes> times = TimeSteps(clock, options, models);
   const auto used = static_cast<double>(PeakResidentBytes());
-  const Limit peak = MeasureFlops(context, precision.products(), clock);
+  const FlopRates peak = MeasureFlops(context, precision, clock);
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < models.size(); ++i) {
-    const Batch& batch = models[i]->objective().batch;
-    const double flops = FlopsOf(config, models[i]->adapter(), batch, models[i]->needs());
+    const auto tokens = static_cast<double>(models[i]->objective().batch.rows());
     RowList rows(shapes[i], precision.activation, context.threads());
-    AddSpeed(options, times[i], flops, static_cast<double>(batch.rows()), peak, rows);
+    AddSpeed(options, times[i], models[i]->flops(), tokens, peak, rows);
     AddShares(times[i], rows);
     // Of several models, memory is not told apart.
     if (models.size() == 1) {
@@ -246,14 +249,16 @@ StepNeeds NeedsOfStep(Context& context, const StepBenchOptions& options) {
       BenchObjectiveOf(options.objectives.front(), config, options.per_device_train_batch_size,
                        options.max_length, options.share_prefix);
   const ActivationNeeds needs = NeedsOf(options, config, objective.batch);
-  std::size_t bytes = RandomModel::Bytes(context, *backend, config, options.model.Formats().front(),
-                                         WeightUse::kTraining);
+  const WeightSizes weights = RandomModel::Plan(
+      context, *backend, config, options.model.Formats().front(), WeightUse::kTraining);
+  std::size_t bytes = weights.owned;
   bytes += adapter.bytes() + BytesOf(precision.wide, adapter.parameters().cols) +
            Optimizer::Bytes(ParseOptimizer(options.optim), adapter, backend->memory());
   for (const std::size_t of_pass : BytesOfPasses(config, adapter, precision, needs)) {
     bytes += of_pass;
   }
-  return {.flops = FlopsOf(config, adapter, objective.batch, needs),
+  return {.flops = FlopsOf(config, adapter, weights.quantized, objective.batch, needs),
+          .precision = precision,
           .bytes = static_cast<double>(bytes)};
 }
 

@@ -9,6 +9,7 @@
 #include "bench/bench_clock.h"
 #include "bench/bench_model.h"
 #include "bench/bench_row.h"
+#include "pass/flops.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
 
@@ -36,7 +37,8 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
 
 // What a step needs, without the parts of the process that are the same for any number of layers.
 struct StepNeeds {
-  double flops = 0;
+  Flops flops;
+  Precision precision;
   double bytes = 0;  // of weights, adapter, gradients, moments and activations
 };
 

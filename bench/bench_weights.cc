@@ -71,9 +71,10 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   Layout(carver);
 }
 
-std::size_t RandomModel::Bytes(Context& context, Backend& backend, const DecoderConfig& config,
-                               const std::string& format, WeightUse use) {
-  return RandomModel(Counted(), context, backend, config, format, use).bytes_;
+WeightSizes RandomModel::Plan(Context& context, Backend& backend, const DecoderConfig& config,
+                              const std::string& format, WeightUse use) {
+  const RandomModel plan(Counted(), context, backend, config, format, use);
+  return {.owned = plan.bytes_, .quantized = SharesOf(plan.weights_)};
 }
 
 void RandomModel::Layout(Carver& carver) {
@@ -244,7 +245,7 @@ WeightView RandomModel::Weight(const std::string& format, const LinearShape& sha
   const MatrixView prepacked =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(prepacked_bytes));
   // The run that counts.
-  if (storage.data == nullptr) return {};
+  if (storage.data == nullptr) return plan;
   const std::vector<BFloat16> dense = Values(0, shape.out, shape.in);
   const QuantizedView view =
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
@@ -258,7 +259,7 @@ WeightView RandomModel::Blocks(const BlockFormatInfo& info, const LinearShape& s
   BlockView view = {.format = info.format, .rows = shape.out, .cols = shape.in};
   const MatrixView storage =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(BytesOf(view)));
-  if (storage.data == nullptr) return {};
+  if (storage.data == nullptr) return view;
   const std::int64_t rows = std::min(kEncodedRows, shape.out);
   const std::vector<BFloat16> dense = Values(0, rows, shape.in);
   const std::size_t row_bytes = view.row_bytes();

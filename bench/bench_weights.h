@@ -31,9 +31,9 @@ class RandomModel {
   RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
               const std::string& format, WeightUse use);
 
-  // The memory that the weights of such a model take, which are not made.
-  static std::size_t Bytes(Context& context, Backend& backend, const DecoderConfig& config,
-                           const std::string& format, WeightUse use);
+  // The sizes of such a model, which is not made: `owned` and `quantized`.
+  static WeightSizes Plan(Context& context, Backend& backend, const DecoderConfig& config,
+                          const std::string& format, WeightUse use);
 
   const DecoderWeights& get() const { return weights_; }
 

@@ -23,8 +23,10 @@ std::string FormatNewSchedule(const TrainPlan& plan);
 // two for quantized weights. time: EstimateTime.
 std::string FormatSteps(const TrainPlan& plan, const TimeEstimate& time);
 // Returns "products with quantized weights 6.9 times as fast as with compute_dtype auto, of
-// gradients 5.1 times".
+// gradients 5.1 times; the rest of a step is no faster".
 std::string FormatInt8Gain(const Int8Gain& gain);
+// The same as the value of "int8_speedup".
+OrderedJson Int8GainToJson(const Int8Gain& gain);
 // Returns a memory plan as lines of text, the last of them the peak.
 std::string FormatMemory(const MemoryPlan& plan);
 // Returns how several ranks share the steps, a line; "" for a run of one process.

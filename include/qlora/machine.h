@@ -13,10 +13,11 @@ struct MachineReport {
   std::vector<std::string> cpu_features;  // the instruction sets that kernels can make use of
   std::string simd_target;                // the target of the kernels of this process
   std::string best_simd_target;           // their target unless QLORA_TARGET names another
-  std::string int8_kernels;               // of products in 8 bits: "amx", "vnni", "madd", "float"
-  int cores = 0;                          // usable: affinity mask and cgroup quota respected
-  std::size_t memory_total = 0;           // bytes; physical, or a lower cgroup limit
-  std::size_t memory_available = 0;       // bytes that a run can take now
+  // Of products in 8 bits: "amx", "vnni" or "madd", on aarch64 "usmmla" or "sdot"; else "float".
+  std::string int8_kernels;
+  int cores = 0;                     // usable: affinity mask and cgroup quota respected
+  std::size_t memory_total = 0;      // bytes; physical, or a lower cgroup limit
+  std::size_t memory_available = 0;  // bytes that a run can take now
 };
 
 // Errors (InvalidInput): QLORA_TARGET names no target of this machine.

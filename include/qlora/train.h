@@ -34,8 +34,8 @@ struct StepReport {
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
-  // The arithmetic of the step, as a share of the multiply-adds that this machine can do in the
-  // same time with the instructions of its kernels (docs/training.md).
+  // The time that this machine takes for the multiply-adds of the step with the instructions of its
+  // kernels, as a share of the time of the step (docs/training.md).
   double limit_share = 0;
   std::size_t memory_bytes = 0;  // resident memory of the process; of several, the largest
   double elapsed_seconds = 0;
@@ -133,7 +133,7 @@ class TrainObserver {
 };
 
 // About how many seconds the steps of a plan take on this machine, without evaluations, checkpoints
-// and loading: measured by a probe of a fifth of a second.
+// and loading: measured by a probe of up to a third of a second.
 struct TimeEstimate {
   double seconds = 0;
   // The same with compute_dtype int8, and with its int8_backward; nothing where the base has no

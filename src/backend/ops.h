@@ -51,9 +51,6 @@ struct Precision {
   DType activation = DType::kF32;
   DType wide = DType::kF32;
   FrozenProducts frozen = FrozenProducts::kFloat;
-
-  // Of the operands of products with quantized weights.
-  DType products() const { return frozen == FrozenProducts::kFloat ? activation : DType::kI8; }
 };
 
 // A low-rank adapter; absent when a is empty. Wide type.

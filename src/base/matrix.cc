@@ -24,6 +24,23 @@ std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t
   return values;
 }
 
+void FillUniform(const MatrixView& m, std::uint64_t seed) {
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    for (std::int64_t c = 0; c < m.cols; ++c) {
+      const auto index = static_cast<std::uint64_t>(r * m.cols + c) + seed;
+      // Knuth's multiplicative hash: values without a pattern that a prefetcher or a row could meet
+      // twice. 24 bits are exact in float32.
+      const auto bits = static_cast<std::uint32_t>(index * 2654435761u) >> 8;
+      const float value = static_cast<float>(bits) * 0x1p-23f - 1.0f;
+      if (m.dtype == DType::kF32) {
+        m.Row<float>(r)[c] = value;
+      } else {
+        m.Row<BFloat16>(r)[c] = ToBFloat16(value);
+      }
+    }
+  }
+}
+
 // Keeps the stride of the whole matrix. A view without data, as in planning, stays without data.
 std::vector<float> Transposed(const std::vector<float>& values, std::int64_t rows,
                               std::int64_t cols) {

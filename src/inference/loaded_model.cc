@@ -96,7 +96,7 @@ void LoadedModel::AddNotes(const AdapterSet& adapters) {
   if (options.load_in_4bit != "auto" && !weights.sizes.block_formats.empty()) {
     notes.push_back(NoteIdle4bit(weights.sizes));
   }
-  notes.push_back(NoteIdleInt8(precision, base.load_in_4bit, weights.sizes));
+  notes.push_back(NoteIdleInt8(precision, weights.sizes));
   if (adapters.empty() && UsesMerged(options, dir) && !weights.sizes.stored_4bit) {
     notes.push_back(
         "the weights have an adapter merged in and are used as they are; --load_in_4bit true "

@@ -85,14 +85,8 @@ std::string NoteIdle4bit(const WeightSizes& sizes) {
       fmt::join(sizes.block_formats, ", "));
 }
 
-bool HasQuantizedLinears(bool load_in_4bit, const WeightSizes& sizes) {
-  return load_in_4bit || sizes.stored_4bit || !sizes.block_formats.empty();
-}
-
-std::string NoteIdleInt8(const Precision& precision, bool load_in_4bit, const WeightSizes& sizes) {
-  if (precision.frozen == FrozenProducts::kFloat || HasQuantizedLinears(load_in_4bit, sizes)) {
-    return "";
-  }
+std::string NoteIdleInt8(const Precision& precision, const WeightSizes& sizes) {
+  if (precision.frozen == FrozenProducts::kFloat || sizes.quantized.any()) return "";
   return "compute_dtype int8 has no effect: no weight is quantized, so products are in bfloat16";
 }
 

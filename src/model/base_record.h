@@ -43,10 +43,8 @@ void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes);
 
 // Says that load_in_4bit, which was given, has no effect on a file in blocks.
 std::string NoteIdle4bit(const WeightSizes& sizes);
-// True where products may be computed in 8 bits.
-bool HasQuantizedLinears(bool load_in_4bit, const WeightSizes& sizes);
 // Says that no weight is multiplied in 8 bits, which was asked for; "" otherwise.
-std::string NoteIdleInt8(const Precision& precision, bool load_in_4bit, const WeightSizes& sizes);
+std::string NoteIdleInt8(const Precision& precision, const WeightSizes& sizes);
 
 void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base);
 // Returns nothing when another program trained the adapter.

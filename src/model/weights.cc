@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/int8/codes.h"
 #include "base/check.h"
 #include "base/matrix.h"
 #include "model/checkpoint.h"
@@ -35,7 +36,8 @@ class Loader : public WeightReader {
         tensors_.parameters(),
         {block_formats_.begin(), block_formats_.end()},
         // A stage leaves the tensors of others alone.
-        here.size() == config_.num_hidden_layers ? tensors_.Notes() : std::vector<std::string>{}};
+        here.size() == config_.num_hidden_layers ? tensors_.Notes() : std::vector<std::string>{},
+        SharesOf(out)};
   }
 
  private:
@@ -164,6 +166,24 @@ WeightSizes Plan(Context& context, Backend& backend, const DecoderConfig& config
 }
 
 }  // namespace
+
+QuantizedShares SharesOf(const DecoderWeights& weights) {
+  QuantizedShares shares;
+  for (std::int64_t g = 0; g < std::ssize(kLinearGroups); ++g) {
+    double all = 0;
+    double quantized = 0;
+    for (const LayerWeights& layer : weights.layers) {
+      for (const FrozenLinear& linear : GroupOf(layer.linears, kLinearGroups[g])) {
+        const auto parameters = static_cast<double>(linear.weight.rows() * linear.weight.cols());
+        all += parameters;
+        if (int8::HasCodes(linear.weight)) quantized += parameters;
+      }
+    }
+    if (all > 0) shares.linears[g] = quantized / all;
+  }
+  if (!weights.head.empty() && int8::HasCodes(weights.head)) shares.head = 1;
+  return shares;
+}
 
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options) {

@@ -25,6 +25,9 @@
 #ifndef QLORA_MODEL_WEIGHTS_H_
 #define QLORA_MODEL_WEIGHTS_H_
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -96,6 +99,20 @@ struct LayerWeights {
   ConstMatrixView sinks;           // (1, H) wide, or empty
 };
 
+// The share of the parameters that is quantized, which compute_dtype int8 multiplies in 8 bits.
+struct QuantizedShares {
+  std::array<double, kLinearGroups.size()> linears = {};  // of each group, in all layers
+  double head = 0;
+
+  double Of(LinearGroup group) const {
+    const auto at = static_cast<std::int64_t>(group);
+    return linears[at];
+  }
+  bool any() const {
+    return head > 0 || std::ranges::any_of(linears, [](double share) { return share > 0; });
+  }
+};
+
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
   // The table of per-layer embeddings is in neither: rows of it are read, and the system may drop
@@ -110,6 +127,7 @@ struct WeightSizes {
   // Remarks for the user: tensors that are not used, a head that the file has and config.json
   // denies.
   std::vector<std::string> notes = {};
+  QuantizedShares quantized = {};
 };
 
 // Of a stage of a pipeline: embed is empty without the first layer, unless the head is tied to it;
@@ -146,6 +164,8 @@ struct LoadOptions {
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };
+
+QuantizedShares SharesOf(const DecoderWeights& weights);
 
 // The sizes that LoadWeights will report.
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,

@@ -1,6 +1,7 @@
 #include "pass/product_rates.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -25,6 +26,17 @@ double LeastSeconds(const std::function<void()>& run, double seconds) {
   return least;
 }
 
+// Pseudo-random values in host memory.
+struct HostValues {
+  HostValues(DType dtype, std::int64_t rows, std::int64_t cols)
+      : bytes(BytesOf(dtype, rows * cols)), view{bytes.data(), dtype, rows, cols, cols} {
+    FillUniform(view, 0);
+  }
+
+  std::vector<std::byte> bytes;
+  MatrixView view;
+};
+
 }  // namespace
 
 ProductRates MeasureProducts(Context& context, const BackendFactory& backends,
@@ -37,36 +49,43 @@ ProductRates MeasureProducts(Context& context, const BackendFactory& backends,
   backend->Reserve({.rows = rows, .features = std::max(in, out), .gradient_rows = rows});
   const QuantizeOptions options;
   const std::size_t bytes = StorageBytes(out, in, options);
-  std::vector<MatrixView> views;
+  MatrixView x;
+  MatrixView y;
+  MatrixView dx;
+  MatrixView dy;
+  MatrixView w;
   const auto carve = [&](Carver& carver) {
-    views = {carver.Matrix(precision.activation, rows, in),
-             carver.Matrix(precision.activation, rows, out),
-             carver.Matrix(precision.activation, rows, in),
-             carver.Matrix(precision.activation, rows, out),
-             shape.quantized ? carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes))
-                             : carver.Matrix(DType::kBF16, out, in)};
+    x = carver.Matrix(precision.activation, rows, in);
+    y = carver.Matrix(precision.activation, rows, out);
+    dx = carver.Matrix(precision.activation, rows, in);
+    dy = carver.Matrix(precision.activation, rows, out);
+    w = shape.quantized ? carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes))
+                        : carver.Matrix(DType::kBF16, out, in);
   };
   Carver sizes;
   carve(sizes);
   Arena memory(sizes.bytes(), backend->memory());
   Carver carver(memory);
   carve(carver);
-  for (const MatrixView& view : views) {
-    if (view.dtype != DType::kU8) backend->Run(ops::Zero{view});
-  }
+  const auto fill = [&](const MatrixView& m) {
+    const HostValues values(m.dtype, m.rows, m.cols);
+    backend->memory().Upload(values.view.data, m.data, values.bytes.size());
+  };
+  fill(x);
+  fill(dy);
   LinearView linear;
   if (shape.quantized) {
-    const std::vector<float> values(static_cast<std::size_t>(out * in), 1.0f);
-    linear.weight =
-        WeightView(backend->Quantize(MakeView(values.data(), out, in), options, views[4]));
+    const HostValues values(DType::kF32, out, in);
+    linear.weight = WeightView(backend->Quantize(values.view, options, w));
   } else {
-    linear.weight = WeightView(ConstMatrixView(views[4]));
+    fill(w);
+    linear.weight = WeightView(ConstMatrixView(w));
   }
-  const LinearOutput y{views[1], {}};
-  const LinearGradient dy{.dy = views[3], .u = {}, .da_acc = {}, .db_acc = {}};
-  const auto forward = [&] { backend->Run(ops::Linear{{&linear, 1}, views[0], {&y, 1}}); };
+  const LinearOutput output{y, {}};
+  const LinearGradient gradient{.dy = dy, .u = {}, .da_acc = {}, .db_acc = {}};
+  const auto forward = [&] { backend->Run(ops::Linear{{&linear, 1}, x, {&output, 1}}); };
   const auto backward = [&] {
-    backend->Run(ops::LinearBackward{{&linear, 1}, views[0], {&dy, 1}, views[2], Store::kSet});
+    backend->Run(ops::LinearBackward{{&linear, 1}, x, {&gradient, 1}, dx, Store::kSet});
   };
   const double flops = 2 * static_cast<double>(rows * in * out);
   return {flops / LeastSeconds(forward, seconds), flops / LeastSeconds(backward, seconds)};

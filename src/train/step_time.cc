@@ -20,25 +20,23 @@ constexpr double kBesidesProducts = 1.25;
 constexpr double kAnchorPasses = 1.5;
 
 // FLOPs of a step of `rows` tokens, of which `supervised` are trained on, in texts of `length`.
-double FlopsOf(const PreparedRun& run, std::int64_t rows, std::int64_t supervised,
-               std::int64_t length) {
-  return StepFlops(run.base.config, run.base.adapter, rows, supervised, length,
-                   run.steps.needs.recompute);
+Flops FlopsOf(const PreparedRun& run, std::int64_t rows, std::int64_t supervised,
+              std::int64_t length) {
+  return StepFlops(run.base.config, run.base.adapter, run.base.weights.quantized, rows, supervised,
+                   length, run.steps.needs.recompute);
 }
 
 // The same for each token, all of them trained on.
-double TokenFlops(const PreparedRun& run, std::int64_t length) {
-  return FlopsOf(run, 1, 1, length);
-}
+Flops TokenFlops(const PreparedRun& run, std::int64_t length) { return FlopsOf(run, 1, 1, length); }
 
 std::int64_t MeanLength(const Dataset& data) {
   return data.report().tokens / std::max<std::int64_t>(data.size(), 1);
 }
 
 // FLOPs of the anchor of a step; 0 without one.
-double AnchorFlops(const PreparedRun& run) {
+Flops AnchorFlops(const PreparedRun& run) {
   const RunData& data = *run.data;
-  if (!data.anchors) return 0;
+  if (!data.anchors) return {};
   const BatchStream anchors(*data.anchors, data.anchor_stream);
   return kAnchorPasses * anchors.FillRate() * static_cast<double>(anchors.MaxRows()) *
          TokenFlops(run, MeanLength(*data.anchors));
@@ -46,15 +44,27 @@ double AnchorFlops(const PreparedRun& run) {
 
 }  // namespace
 
-double RemainingFlops(const TrainPlan& plan) {
+Flops RemainingFlops(const TrainPlan& plan) {
   const PreparedRun& run = *plan.run;
   const RunData& data = *run.data;
   const BatchStream stream(data.train, data.stream);
-  double flops = static_cast<double>(data.train.report().tokens) /
-                 static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
-                 TokenFlops(run, MeanLength(data.train));
-  flops += AnchorFlops(run);
-  return flops * static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
+  Flops step = static_cast<double>(data.train.report().tokens) /
+               static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
+               TokenFlops(run, MeanLength(data.train));
+  step += AnchorFlops(run);
+  return static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0)) * step;
+}
+
+TimeEstimate EstimateOf(const Flops& flops, FrozenProducts frozen, const ProductRates& plain,
+                        const ProductRates& bf16, const ProductRates& coded) {
+  const double products = SecondsOf(flops, {plain.forward, plain.backward, plain.mean()});
+  // What is beside products takes as long with other products.
+  const double besides = (kBesidesProducts - 1) * products;
+  // All but the products with quantized weights stays in bfloat16.
+  const double int8 = besides + SecondsOf(flops, {coded.forward, bf16.backward, bf16.mean()});
+  const double both = besides + SecondsOf(flops, {coded.forward, coded.backward, bf16.mean()});
+  if (frozen == FrozenProducts::kFloat) return {besides + products, int8, both};
+  return {frozen == FrozenProducts::kInt8 ? both : int8, {}, {}};
 }
 
 TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
@@ -62,42 +72,36 @@ TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
   const PreparedRun& run = *plan.run;
   const DecoderConfig& config = run.base.config;
   const Precision& precision = run.base.precision;
-  const ProductShape shape = {
-      .rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512),
-      .out = std::min<std::int64_t>(config.intermediate_size, 2048),
-      .in = std::min<std::int64_t>(config.hidden_size, 2048),
-      .quantized = HasQuantizedLinears(run.base.record.load_in_4bit, run.base.weights)};
-  const auto rates_of = [&](const Precision& of) {
-    return MeasureProducts(context, *run.start.backends, of, shape, kSeconds);
+  const ProductShape shape = {.rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512),
+                              .out = std::min<std::int64_t>(config.intermediate_size, 2048),
+                              .in = std::min<std::int64_t>(config.hidden_size, 2048),
+                              .quantized = run.base.weights.quantized.any()};
+  const auto rates_of = [&](DType activation, FrozenProducts frozen) {
+    return MeasureProducts(context, *run.start.backends, {activation, DType::kF32, frozen}, shape,
+                           kSeconds);
   };
-  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
-  const auto kept = static_cast<double>(std::ranges::count(recompute, Recompute::kNone));
-  const double forwards = 2 - kept / std::max<double>(1, static_cast<double>(recompute.size()));
-  const double flops = kBesidesProducts * RemainingFlops(plan) / plan.ranks.ranks;
-  // What is beside products takes as long with other products.
-  const ProductRates rates = rates_of(precision);
-  TimeEstimate estimate = {
-      .seconds = flops / rates.Mean(forwards), .int8 = {}, .int8_backward = {}};
-  if (!shape.quantized || precision.frozen != FrozenProducts::kFloat) return estimate;
-  const ProductRates coded = rates_of({DType::kBF16, DType::kF32, FrozenProducts::kInt8});
-  const double besides = (1 - 1 / kBesidesProducts) * estimate.seconds;
-  const auto with = [&](const ProductRates& products) {
-    return besides + flops / kBesidesProducts / products.Mean(forwards);
-  };
-  estimate.int8 = with({coded.forward, rates.backward});
-  estimate.int8_backward = with(coded);
-  return estimate;
+  const Flops flops = 1.0 / plan.ranks.ranks * RemainingFlops(plan);
+  const ProductRates plain = rates_of(precision.activation, FrozenProducts::kFloat);
+  if (!shape.quantized) {
+    return {EstimateOf(flops, FrozenProducts::kFloat, plain, plain, plain).seconds, {}, {}};
+  }
+  const ProductRates bf16 =
+      precision.activation == DType::kBF16 ? plain : rates_of(DType::kBF16, FrozenProducts::kFloat);
+  const ProductRates coded = rates_of(DType::kBF16, FrozenProducts::kInt8);
+  return EstimateOf(flops, precision.frozen, plain, bf16, coded);
 }
 
-StepLimit::StepLimit(const TrainPlan& plan, double peak)
+StepLimit::StepLimit(const TrainPlan& plan, const FlopRates& rates)
     : run_(*plan.run),
       length_(MeanLength(plan.run->data->train)),
       anchor_(AnchorFlops(*plan.run)),
-      peak_(peak * plan.ranks.ranks) {}
+      rates_(rates),
+      ranks_(plan.ranks.ranks) {}
 
 double StepLimit::ShareOf(const WindowTotals& totals, double seconds) const {
-  const double flops = FlopsOf(run_, totals.rows, totals.supervised, length_) + anchor_;
-  return flops / (seconds * peak_);
+  Flops flops = FlopsOf(run_, totals.rows, totals.supervised, length_);
+  flops += anchor_;
+  return SecondsOf(flops, rates_) / (seconds * ranks_);
 }
 
 }  // namespace qlora

@@ -217,7 +217,9 @@ RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, Train
   RunOutputs out(plan, loaded, at, std::move(best_checkpoint), lock, observer);
   MeasureReference(context, plan, at, loaded, out.stop, observer);
   BeforeTheFirstStep(plan, out, at);
-  const StepLimit limit(plan, MeasurePeak(context, plan.run->base.precision.products()));
+  const StepLimit limit(plan, LimitRates(plan.run->base.precision, [&](DType operands) {
+                          return MeasurePeak(context, operands);
+                        }));
   TrainingLoop(plan, limit, loaded, out, at, observer);
   const bool saves = writes && !out.stop.interrupted();
   if (saves) out.checkpoints.SaveResult(at);

@@ -202,8 +202,9 @@ double FlopsOf(const nlohmann::json& json, Recompute recompute) {
   bench::ModelBenchOptions options;
   options.lora_r = 2;
   const LoraAdapter adapter = bench::RandomAdapter(options, config, HostMemory());
-  return StepFlops(config, adapter, 1, 1, 16,
-                   std::vector<Recompute>(config.layers.size(), recompute));
+  return StepFlops(config, adapter, {}, 1, 1, 16,
+                   std::vector<Recompute>(config.layers.size(), recompute))
+      .sum();
 }
 
 TEST(BenchFlopsTest, AreThoseOfTheFormula) {

@@ -85,6 +85,8 @@ TEST_F(PullProgramTest, PlansWellKnownModelsWithoutFiles) {
   EXPECT_EQ(plan.at("assumed").at("sequence_tokens"), 512);
   EXPECT_EQ(plan.at("assumed").at("micro_batch_tokens"), 1024);
   EXPECT_FALSE(plan.at("has_weights").get<bool>());
+  EXPECT_GT(plan.at("int8_speedup").at("forward").get<double>(), 0);
+  EXPECT_GT(plan.at("int8_speedup").at("backward").get<double>(), 0);
   const Outcome tight = Run({"plan", "Llama-3.1-8B", "--max_memory", "2GB"});
   EXPECT_EQ(tight.code, 3);
   EXPECT_THAT(tight.out, AllOf(HasSubstr("8.03 billion parameters"),

@@ -207,9 +207,9 @@ TEST_F(AnchorTest, TheShareOfTheLimitIsThatOfTheArithmeticOfAStep) {
     Context context(1);
     const TrainPlan plan = PlanTraining(context, options);
     const std::int64_t tokens = plan.run->data->train.report().tokens;
-    const double share =
-        StepLimit(plan, kPeak).ShareOf({.supervised = tokens, .rows = tokens}, kSeconds);
-    const double flops = RemainingFlops(plan) / static_cast<double>(plan.total_steps);
+    const double share = StepLimit(plan, {kPeak, kPeak, kPeak})
+                             .ShareOf({.supervised = tokens, .rows = tokens}, kSeconds);
+    const double flops = RemainingFlops(plan).sum() / static_cast<double>(plan.total_steps);
     EXPECT_NEAR(share * kPeak * kSeconds, flops, 1e-12 * flops) << anchors;
   }
 }
@@ -218,7 +218,7 @@ TEST_F(AnchorTest, TheShareOfTheLimitIsThatOfTheArithmeticOfAStep) {
 TEST_F(AnchorTest, TheTimeOfARunCountsTheAnchor) {
   const auto flops = [](const TrainOptions& options) {
     Context context(1);
-    return RemainingFlops(PlanTraining(context, options));
+    return RemainingFlops(PlanTraining(context, options)).sum();
   };
   TrainOptions options = Anchored("timed");
   options.data.dataset = options.anchor;

@@ -39,7 +39,7 @@ RunBase PlanBase(Context& context, const TrainOptions& options, const RunStart& 
   if (!options.load_in_4bit && !weights.block_formats.empty()) {
     notes.push_back(NoteIdle4bit(weights));
   }
-  notes.push_back(NoteIdleInt8(precision, options.load_in_4bit, weights));
+  notes.push_back(NoteIdleInt8(precision, weights));
   notes.push_back(WarnOfRanks(adapter));
   notes.push_back(WarnOfUnevenExperts(adapter));
   RecordedModel recorded{ComputeTypeOf(precision), fingerprint, ConfigText(config)};
