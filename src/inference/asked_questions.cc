@@ -7,7 +7,6 @@
 #include "records/record_error.h"
 
 namespace qlora {
-namespace {}  // namespace
 
 void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
                          std::int64_t record) {
@@ -43,11 +42,10 @@ void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
   for (std::size_t begin = 0; begin < prompts.size();) {
     std::size_t count = 1;
     Sample sample = SampleOf(prompts.subspan(begin, 1), encoder_.shares_prefix());
+    const std::int64_t most = std::ssize(sample.ids) + kMostFurtherRows;
     while (begin + count < prompts.size()) {
       Sample larger = SampleOf(prompts.subspan(begin, count + 1), encoder_.shares_prefix());
-      if (std::ssize(larger.ids) > kMostSharedRows || UnfoldedRows(larger) > kMostUnfoldedRows) {
-        break;
-      }
+      if (std::ssize(larger.ids) > most || UnfoldedRows(larger) > kMostUnfoldedRows) break;
       sample = std::move(larger);
       ++count;
     }

@@ -24,10 +24,11 @@ struct DecisionAnswers {
   double seconds = 0;
 };
 
-// Prompts about one state share a sample up to so many rows, and so many unfolded ones; more of
-// them are samples of their own.
-inline constexpr std::int64_t kMostSharedRows = 1024;
-inline constexpr std::int64_t kMostUnfoldedRows = 16 * kMostSharedRows;
+// Prompts about one state share a sample up to so many rows beside those of the first prompt, and
+// so many unfolded ones; more of them are samples of their own, whose prefix is computed anew. So a
+// pass is little longer than one question with its state has to be.
+inline constexpr std::int64_t kMostFurtherRows = 512;
+inline constexpr std::int64_t kMostUnfoldedRows = 16384;
 
 class AskedQuestions {
  public:

@@ -3,6 +3,7 @@
 #define QLORA_SERVE_GENERATION_SERVICE_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -79,22 +80,38 @@ struct GenerationListener {
   std::function<void(GenerationEnd end)> on_end;
 };
 
+// What decisions ask for: passes without slots, one for each part, between which answers are
+// written. Both functions are called on the thread of the engine, which holds them until the end.
+struct PartedPasses {
+  std::int64_t parts = 1;
+  // Runs the next part, with the decoder and the memory of the engine's passes.
+  std::function<void(const Decoder& decoder, Arena& memory)> run_part;
+  // After the last part: null; else what ended the parts: what run_part threw, or ApiError 503
+  // where the server stops. Must not wait.
+  std::function<void(std::exception_ptr error)> on_end;
+};
+
 using GenerationId = std::int64_t;
 
+// Whatever a request has the engine compute is submitted: it is counted, and refused beyond the
+// queue; it ends when its client has left (Cancel) or the server stops; it gives way to others.
 class GenerationService {
  public:
   virtual ~GenerationService() = default;
   // Errors: ApiError: 404 for an unknown model, 400 context_length_exceeded, 429 queue_full, 503
   // while the server stops.
   virtual GenerationId Submit(GenerationRequest request, GenerationListener listener) = 0;
-  // Frees the slot before the next step. The listener is not called again.
+  // Errors: as CheckRoomForPasses.
+  virtual GenerationId SubmitPasses(PartedPasses passes) = 0;
+  // Spares the caller the work of laying out what would be refused. Errors: ApiError 429
+  // queue_full, 503 while the server stops.
+  virtual void CheckRoomForPasses() const = 0;
+  // Frees the slot before the next step; no further part is run. The listener, or on_end, is not
+  // called again.
   virtual void Cancel(GenerationId id) = 0;
-  // Runs work on the thread of the engine, between two steps, and waits for its end. Not from that
-  // thread. Errors: those of work; ApiError 503 while the server stops.
+  // Runs work of the server itself on the thread of the engine, between two steps, and waits for
+  // its end. Not from that thread. Errors: those of work; ApiError 503 while the server stops.
   virtual void RunAlone(const std::function<void()>& work) = 0;
-  // Likewise a pass without slots, with the decoder and the memory of the engine's passes.
-  using Pass = std::function<void(const Decoder& decoder, Arena& memory)>;
-  virtual void RunPass(const Pass& pass) = 0;
 };
 
 }  // namespace qlora

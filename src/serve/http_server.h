@@ -61,7 +61,8 @@ class HttpReply {
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(std::string piece) = 0;
   virtual void End() = 0;
-  // gone: is called once, on the thread of the server, when the client leaves before the end.
+  // gone: is called once, on the thread of the server or, where the client has left already, of the
+  // caller, when the client leaves before the end.
   virtual void OnGone(std::function<void()> gone) = 0;
 };
 using HttpReplyPtr = std::shared_ptr<HttpReply>;

@@ -64,7 +64,7 @@ Metrics::Metrics()
   counter("qlora_prompt_tokens_cached_total", "Tokens of prompts that were not computed anew.",
           {"model"});
   counter("qlora_generation_tokens_total", "Tokens that were written.", {"model"});
-  gauge("qlora_requests_running", "Answers that are being written.");
+  gauge("qlora_requests_running", "Answers that are being written, and decisions.");
   gauge("qlora_requests_waiting", "Answers that wait for room.");
   gauge("qlora_kv_pages_used", "Slots for keys and values in use.");
   gauge("qlora_kv_pages_total", "Slots for keys and values.");

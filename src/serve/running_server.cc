@@ -122,6 +122,8 @@ class RunningServer::Impl {
   // Each needs what comes after it to the end.
   ~Impl() {
     http.reset();
+    // What waits for a worker is refused, not computed.
+    generation.Refuse();
     workers.Finish();
     jobs.reset();
     generation.Stop();
@@ -189,6 +191,8 @@ bool RunningServer::Drain(std::chrono::milliseconds longest) {
   impl_->server.stops = true;
   impl_->generation.Refuse();
   impl_->http->Drain();
+  // A running job writes its checkpoint meanwhile.
+  if (impl_->jobs) impl_->jobs->BeginStop();
   impl_->generation.WaitUntilIdle(longest);
   // Answers leave after they are written.
   while (impl_->http->open_requests() > 0) {

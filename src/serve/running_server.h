@@ -29,8 +29,8 @@ class RunningServer {
   const ServePlan& plan() const;
   std::int64_t port() const;
 
-  // Refuses new requests from now on, and waits until those that are there are answered, but not
-  // longer. True when they are.
+  // Takes no further connections, refuses requests that have not begun, has a running job write a
+  // checkpoint and end, and waits until what runs is answered, but not longer. True when it is.
   bool Drain(std::chrono::milliseconds longest);
 
  private:

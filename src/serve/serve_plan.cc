@@ -22,6 +22,8 @@ namespace {
 // Fewer answers at the same time are worth a shorter context, down to this one.
 constexpr std::int64_t kWantedSequences = 4;
 constexpr std::int64_t kLeastContext = 4096;
+// Tokens of a question with its state that there is always room for.
+constexpr std::int64_t kLeastQuestion = 1024;
 // Bodies of requests that are coming, in memory.
 constexpr std::size_t kMostBodies = std::size_t{256} << 20;
 
@@ -78,13 +80,17 @@ std::size_t RoomOf(const LoadedModel& base, const ServeOptions& options) {
   return options.runs.empty() ? room : room / 2;
 }
 
-// Passes over questions are as long as their states, up to a quarter of the room.
-void LimitQuestions(const Needs& needs, std::size_t room, EngineLimits& limits) {
-  limits.alone_rows = std::max(limits.positions, kMostSharedRows);
+// Returns the tokens of a question with its state. Passes over questions are as long as one of
+// them, and as what shares a pass with it, up to a quarter of the room.
+std::int64_t LimitQuestions(const Needs& needs, std::size_t room, EngineLimits& limits) {
+  std::int64_t length = limits.positions;
+  limits.alone_rows = length + kMostFurtherRows;
   limits.alone_unfolded = kMostUnfoldedRows;
-  while (limits.alone_rows / 2 >= kMostSharedRows && needs.Passes(limits) > room / 4) {
-    limits.alone_rows /= 2;
+  while (length / 2 >= kLeastQuestion && needs.Passes(limits) > room / 4) {
+    length /= 2;
+    limits.alone_rows = length + kMostFurtherRows;
   }
+  return length;
 }
 
 // Adapters come of requests and of jobs.
@@ -153,7 +159,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   limits.rows = std::max(std::min(kMostPromptRows, context), Engine::LeastRows(base.config));
   const Needs needs(base, models);
   const std::size_t room = RoomOf(base, options);
-  LimitQuestions(needs, room, limits);
+  const std::int64_t question = LimitQuestions(needs, room, limits);
   const std::size_t passes = needs.Passes(limits);
   const std::size_t later = LaterAdapters(options, room);
   const std::size_t others = passes + bodies + later;
@@ -174,7 +180,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
     plan.note = fmt::format("memory for {} of {} tokens each; the model reads {}",
                             Counted(limits.sequences, "answer"), limits.positions, model_context);
   }
-  plan.decision_length = std::min(limits.positions, limits.alone_rows);
+  plan.decision_length = std::min(limits.positions, question);
   plan.adapter_bytes = needs.adapter_bytes() + later;
   const WeightSizes& weights = base.weights.sizes;
   plan.parts = {{"weights", weights.owned + weights.mapped},

@@ -25,7 +25,7 @@ struct Server {
   Workers& workers;
   // Writes a line of the log; from any thread.
   std::function<void(const std::string& line)> log;
-  // Passes over it run in GenerationService::RunAlone; null where tests have none.
+  // Passes over it run on the thread of the engine; null where tests have none.
   LoadedModel* base = nullptr;
   // Jobs, where there is a folder for them; null: none.
   FineTuning* fine_tuning = nullptr;

@@ -48,6 +48,12 @@ class DecisionRouteTest : public testing::Test {
     return options;
   }
   std::shared_ptr<FakeReply> Post(const std::string& path, const std::string& body) {
+    auto reply = Begin(path, body);
+    generation_.Write();
+    return reply;
+  }
+  // Waits until a worker has run the route; no part is run yet.
+  std::shared_ptr<FakeReply> Begin(const std::string& path, const std::string& body) {
     auto reply = std::make_shared<FakeReply>();
     HttpRequest request;
     request.method = "POST";
@@ -55,10 +61,13 @@ class DecisionRouteTest : public testing::Test {
     request.headers = {{"content-type", "application/json"}};
     request.body = body;
     table_.Handle(std::move(request), reply);
+    WaitForWorker();
+    return reply;
+  }
+  void WaitForWorker() {
     std::promise<void> done;
     workers_.Run([&done] { done.set_value(); });
     done.get_future().wait();
-    return reply;
   }
 
   Context context_{1};
@@ -149,20 +158,61 @@ TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
             404);
 }
 
-// The memory for passes is planned: it is enough, and is not replaced.
+// The memory for passes is planned: it is enough, and is not replaced. A state is read once for
+// several questions, also where it leaves little room for them.
 TEST_F(DecisionRouteTest, PassesStayInPlannedMemory) {
   const ServePlan plan = PlanServing(models_.base(), models_.All(), options_, 0);
   ReservePass(*generation_.decoder, {}, plan.limits.alone_rows, plan.limits.alone_unfolded,
               generation_.memory);
   const std::byte* planned = generation_.memory.data();
+  const std::string sentence = "Once there was a dog. ";
+  const std::int64_t tokens = std::ssize(models_.Find("")->tokenizer->Encode(sentence, false));
+  const std::int64_t room = plan.decision_length - 200;  // beside a question
   OrderedJson body = OrderedJson::parse(kAsk);
   const OrderedJson who = body["questions"]["who"];
-  for (int i = 0; i < 200; ++i) body["questions"]["q" + std::to_string(i)] = who;
-  std::string state;
-  for (int i = 0; i < 40; ++i) state += "Once there was a dog. ";
-  body["state"] = state;
-  EXPECT_EQ(Post("/v1/systemone", body.dump())->response.status, 200);
-  EXPECT_EQ(generation_.memory.data(), planned);
+  for (int i = 0; i < 97; ++i) body["questions"]["q" + std::to_string(i)] = who;
+  for (const std::int64_t sentences : {room / tokens / 8, room / tokens}) {
+    std::string state;
+    for (std::int64_t i = 0; i < sentences; ++i) state += sentence;
+    body["state"] = state;
+    EXPECT_EQ(Post("/v1/systemone", body.dump())->response.status, 200);
+    EXPECT_EQ(generation_.memory.data(), planned);
+    EXPECT_GT(generation_.parts, 1);
+    EXPECT_LT(generation_.parts, 20) << "for 100 questions";
+  }
+}
+
+TEST_F(DecisionRouteTest, ADecisionEndsWhenItsClientLeaves) {
+  const auto reply = Begin("/v1/systemone", kAsk);
+  ASSERT_EQ(generation_.passes_submitted, 1);
+  reply->gone();
+  EXPECT_THAT(generation_.cancelled, testing::ElementsAre(0));
+  generation_.Write();
+  EXPECT_FALSE(reply->ended);
+}
+
+TEST_F(DecisionRouteTest, WhatNobodyWaitsForIsNotLaidOut) {
+  std::promise<void> go;
+  workers_.Run([may_go = go.get_future().share()] { may_go.wait(); });
+  auto reply = std::make_shared<FakeReply>();
+  table_.Handle({.method = "POST",
+                 .path = "/v1/systemone",
+                 .headers = {{"content-type", "application/json"}},
+                 .body = kAsk},
+                reply);
+  reply->gone();
+  go.set_value();
+  WaitForWorker();
+  EXPECT_EQ(generation_.passes_submitted, 0);
+  EXPECT_FALSE(reply->ended);
+}
+
+TEST_F(DecisionRouteTest, AFullQueueIsToldBeforeQuestionsAreLaidOut) {
+  generation_.passes_are_refused = true;
+  const auto reply = Begin("/v1/systemone", "{");
+  EXPECT_EQ(reply->response.status, 429);
+  EXPECT_THAT(reply->response.headers, testing::Contains(testing::Pair("Retry-After", testing::_)));
+  EXPECT_EQ(generation_.passes_submitted, 0);
 }
 
 TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {

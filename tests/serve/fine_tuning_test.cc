@@ -231,6 +231,22 @@ TEST_F(FineTuningTest, TheNextServerGoesOnWithTheJobs) {
   EXPECT_EQ(MetricSteps(first), (std::vector<std::int64_t>{1, 2, 3, 4}));
 }
 
+// While the server still answers what it has begun.
+TEST_F(FineTuningTest, ARunningJobEndsBeforeItsServer) {
+  StopBefore(3);
+  const std::string first = Create();
+  const std::string second = Create();
+  WaitForStep(first, 2);
+  jobs_->BeginStop();
+  while (running_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(jobs_->Get(second)["status"], "queued");
+  EXPECT_TRUE(std::filesystem::exists(CheckpointDir(folder_.path() / first, 2)));
+  gate_ = 1000;
+  Start();
+  WaitFor(second, "succeeded");
+  WaitFor(first, "succeeded");
+}
+
 TEST_F(FineTuningTest, ARunThatEndedBeforeItsServerKnewIsTaken) {
   const std::string id = Create();
   WaitFor(id, "succeeded");

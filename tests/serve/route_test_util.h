@@ -44,8 +44,9 @@ class StubService : public GenerationService {
     return std::ssize(requests);
   }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
+  GenerationId SubmitPasses(PartedPasses) override { throw ApiError(500, "no model"); }
+  void CheckRoomForPasses() const override {}
   void RunAlone(const std::function<void()>& work) override { work(); }
-  void RunPass(const Pass&) override { ADD_FAILURE() << "no model"; }
 
   // Answers the last request.
   void Answer(const std::vector<std::string>& pieces, GenerationEnd end = {}) {

@@ -61,7 +61,7 @@ struct FakeReply final : HttpReply {
   std::function<void()> gone;
 };
 
-// Answers each request with the same pieces, at once.
+// Answers each request with the same pieces, and runs passes, when the test says so.
 class ScriptedGeneration final : public GenerationService {
  public:
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override {
@@ -77,16 +77,33 @@ class ScriptedGeneration final : public GenerationService {
     return id;
   }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
+  GenerationId SubmitPasses(PartedPasses passes) override {
+    const GenerationId id = passes_submitted++;
+    parts = passes.parts;
+    waiting.push_back([this, id, passes] {
+      for (std::int64_t part = 0; part < passes.parts; ++part) {
+        if (std::ranges::count(cancelled, id)) return;
+        passes.run_part(*decoder, memory);
+      }
+      passes.on_end(nullptr);
+    });
+    return id;
+  }
+  void CheckRoomForPasses() const override {
+    if (passes_are_refused) throw ApiError(429, "full", "", "queue_full");
+  }
   void RunAlone(const std::function<void()>& work) override { work(); }
-  void RunPass(const Pass& pass) override { pass(*decoder, memory); }
 
   // Writes all answers, as the thread of an engine would.
   void Write() {
     for (const auto& answer : std::exchange(waiting, {})) answer();
   }
 
-  std::optional<Decoder> decoder;  // of RunPass
+  std::optional<Decoder> decoder;  // of passes
   Arena memory;
+  std::int64_t passes_submitted = 0;
+  std::int64_t parts = 0;  // of the last passes
+  bool passes_are_refused = false;
   std::vector<GenerationPiece> pieces = {{.text = "Hello"}, {.text = " you"}};
   GenerationEnd end = {.cached_tokens = 2, .new_tokens = 3};
   std::int64_t refuse_from = -1;

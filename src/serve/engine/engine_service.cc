@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <future>
 #include <map>
@@ -32,7 +33,12 @@ bool Fit(const AdapterSizes& part, const AdapterSizes& whole) {
   return part.dora_linear <= whole.dora_linear && part.dora_group <= whole.dora_group;
 }
 
-[[noreturn]] void ThrowStopping() { throw ApiError(503, "the server is stopping", "", "stopping"); }
+ApiError Stopping() { return ApiError(503, "the server is stopping", "", "stopping"); }
+
+ApiError Full(std::int64_t waiting, const char* what) {
+  return ApiError(429, fmt::format("{} {} are waiting already; try again later", waiting, what), "",
+                  "queue_full");
+}
 
 }  // namespace
 
@@ -53,19 +59,28 @@ class EngineService::Impl {
   ~Impl() { Stop(); }
 
   GenerationId Submit(GenerationRequest request, GenerationListener listener);
+  GenerationId SubmitPasses(PartedPasses passes);
+  void CheckRoomForPasses() const {
+    const std::lock_guard lock(mutex_);
+    NeedRoomForPasses();
+  }
   void Cancel(GenerationId id) {
     Post([this, id] { Drop(id); });
   }
   void RunAlone(const std::function<void()>& work);
-  void RunPass(const Pass& pass) {
-    RunAlone([&] { pass(buffers_->decoder, buffers_->activations); });
+  void Refuse() {
+    const std::lock_guard lock(mutex_);
+    refuses_ = true;
   }
-  void Refuse() { refuses_ = true; }
   void Stop() {
-    Refuse();
-    if (!thread_.joinable()) return;
-    Post(nullptr);
-    thread_.join();
+    {
+      // What was accepted stands before the end, and is told of it.
+      const std::lock_guard lock(mutex_);
+      refuses_ = true;
+      posted_.push_back(nullptr);
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
   }
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
@@ -74,10 +89,15 @@ class EngineService::Impl {
     GenerationId id;
     std::unique_ptr<EngineAnswer> answer;
   };
+  struct RunningPasses {
+    GenerationId id;
+    PartedPasses passes;  // parts: that are left
+  };
   using Answers = std::map<RequestId, Running>;
 
-  // work: null ends the thread.
   void Post(std::function<void()> work);
+  // With the lock held. Errors: as GenerationService.
+  void NeedRoomForPasses() const;
   void Work();
   // Runs what was posted, for as long as a step may take. False at the end.
   bool RunPosted();
@@ -86,6 +106,11 @@ class EngineService::Impl {
   void MakeRoom();
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
+  bool PassesHaveTurn() const {
+    return !passes_.empty() && (steps_owed_ == 0 || engine_->is_idle());
+  }
+  void RunPart();
+  void EndPasses(const std::exception_ptr& error);
   void Step();
   void ShowLoad();
   void Take(const EngineToken& token);
@@ -93,8 +118,9 @@ class EngineService::Impl {
   void Close(Answers::iterator at);
   void Fail(EngineAnswer& answer, const std::string& error);
   void FailAll(const std::string& error);
-  // An answer more has ended.
+  // An answer more has ended; parts more are run, or will never be.
   void CountDown();
+  void CountDownParts(std::int64_t parts);
   // Gives adapters back that nobody serves any more.
   void ReleaseAdapters();
   bool HasRoomFor(const LoraAdapter* adapter) const;
@@ -111,23 +137,25 @@ class EngineService::Impl {
   std::unique_ptr<Engine> engine_;
   std::optional<AdapterSizes> sizes_;  // what the buffers are for
   Answers answers_;
-  std::deque<Running> held_;  // wait for larger buffers
+  std::deque<Running> held_;          // wait for larger buffers
+  std::deque<RunningPasses> passes_;  // the first has its turn
+  std::int64_t steps_owed_ = 0;       // to answers, before the next part
   std::map<const LoraAdapter*, std::shared_ptr<const LoraAdapter>> adapters_;  // engine may know
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::deque<std::function<void()>> posted_;
-  std::int64_t open_ = 0;  // answers that have not ended
+  std::deque<std::function<void()>> posted_;  // null ends the thread
+  std::int64_t open_ = 0;                     // answers that have not ended
+  std::int64_t open_parts_ = 0;               // of passes, that have not ended
   GenerationId next_id_ = 0;
   bool has_ended_ = false;
-  std::atomic<bool> refuses_ = false;
+  bool refuses_ = false;
   std::thread thread_;
 };
 
 // ---- Any thread.
 
 GenerationId EngineService::Impl::Submit(GenerationRequest request, GenerationListener listener) {
-  if (refuses_) ThrowStopping();
   ServedModelPtr model = models_.Find(request.model);
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
@@ -140,16 +168,30 @@ GenerationId EngineService::Impl::Submit(GenerationRequest request, GenerationLi
                    "", "context_length_exceeded");
   }
   const std::lock_guard lock(mutex_);
-  if (open_ >= limits_.sequences + limits_.queue) {
-    throw ApiError(429, fmt::format("{} requests are waiting already; try again later", open_), "",
-                   "queue_full");
-  }
+  if (refuses_) throw Stopping();
+  if (open_ >= limits_.sequences + limits_.queue) throw Full(open_, "requests");
   ++open_;
   const GenerationId id = next_id_++;
   // Shared, since std::function wants to copy.
   auto answer = std::make_shared<std::unique_ptr<EngineAnswer>>(std::make_unique<EngineAnswer>(
       std::move(model), std::move(request), std::move(listener), room));
   posted_.push_back([this, id, answer] { Begin(id, std::move(*answer)); });
+  changed_.notify_all();
+  return id;
+}
+
+void EngineService::Impl::NeedRoomForPasses() const {
+  if (refuses_) throw Stopping();
+  // A request with more parts than may wait gets in all the same where there is room for one.
+  if (open_parts_ > limits_.queue) throw Full(open_parts_, "parts of decisions");
+}
+
+GenerationId EngineService::Impl::SubmitPasses(PartedPasses passes) {
+  const std::lock_guard lock(mutex_);
+  NeedRoomForPasses();
+  open_parts_ += passes.parts;
+  const GenerationId id = next_id_++;
+  posted_.push_back([this, id, passes = std::move(passes)] { passes_.push_back({id, passes}); });
   changed_.notify_all();
   return id;
 }
@@ -162,13 +204,13 @@ void EngineService::Impl::RunAlone(const std::function<void()>& work) {
   try {
     done.get();
   } catch (const std::future_error&) {
-    ThrowStopping();  // the thread has ended
+    throw Stopping();  // the thread has ended
   }
 }
 
 bool EngineService::Impl::WaitUntilIdle(std::chrono::milliseconds longest) const {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, longest, [this] { return open_ == 0; });
+  return changed_.wait_for(lock, longest, [this] { return open_ == 0 && open_parts_ == 0; });
 }
 
 void EngineService::Impl::Post(std::function<void()> work) {
@@ -187,12 +229,14 @@ void EngineService::Impl::Work() {
   while (RunPosted()) {
     if (!held_.empty() && engine_->is_idle()) MakeRoom();
     ShowLoad();
+    if (PassesHaveTurn()) RunPart();
     if (!engine_->is_idle()) Step();
     ReleaseAdapters();
     ShowLoad();
   }
   FailAll("the server was stopped");
   for (Running& held : held_) Fail(*held.answer, "the server was stopped");
+  while (!passes_.empty()) EndPasses(std::make_exception_ptr(Stopping()));
   std::deque<std::function<void()>> dropped;
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
@@ -203,7 +247,7 @@ bool EngineService::Impl::RunPosted() {
   const Stopwatch watch;
   std::unique_lock lock(mutex_);
   // Answers that were given back are all ended before the thread sleeps.
-  if (engine_->is_idle() && held_.empty()) {
+  if (engine_->is_idle() && held_.empty() && passes_.empty()) {
     changed_.wait(lock, [this] { return !posted_.empty(); });
   }
   while (!posted_.empty() && watch.seconds() * 1000 < static_cast<double>(limits_.step_ms)) {
@@ -283,6 +327,13 @@ void EngineService::Impl::Drop(GenerationId id) {
   const auto is_it = [id](const Running& running) { return running.id == id; };
   const auto at = std::ranges::find_if(
       answers_, [&](const Answers::value_type& entry) { return is_it(entry.second); });
+  const auto passes = std::ranges::find(passes_, id, &RunningPasses::id);
+  if (passes != passes_.end()) {
+    metrics_.Count("qlora_requests_cancelled_total");
+    CountDownParts(passes->passes.parts);
+    passes_.erase(passes);
+    return;
+  }
   const std::size_t held = std::erase_if(held_, is_it);
   if (at == answers_.end() && held == 0) return;
   if (at != answers_.end()) {
@@ -294,7 +345,34 @@ void EngineService::Impl::Drop(GenerationId id) {
   CountDown();
 }
 
+// The first passes run a part, and stand behind the others then.
+void EngineService::Impl::RunPart() {
+  RunningPasses& first = passes_.front();
+  const Stopwatch watch;
+  try {
+    first.passes.run_part(buffers_->decoder, buffers_->activations);
+  } catch (...) {
+    return EndPasses(std::current_exception());
+  }
+  const double steps = watch.seconds() * 1000 / static_cast<double>(limits_.step_ms);
+  steps_owed_ = static_cast<std::int64_t>(std::ceil(steps));
+  if (first.passes.parts == 1) return EndPasses(nullptr);
+  --first.passes.parts;
+  CountDownParts(1);
+  passes_.push_back(std::move(first));
+  passes_.pop_front();
+}
+
+// Tells of the end of the first passes.
+void EngineService::Impl::EndPasses(const std::exception_ptr& error) {
+  const RunningPasses ended = std::move(passes_.front());
+  passes_.pop_front();
+  ended.passes.on_end(error);
+  CountDownParts(ended.passes.parts);
+}
+
 void EngineService::Impl::Step() {
+  steps_owed_ = std::max<std::int64_t>(steps_owed_ - 1, 0);
   std::int64_t unread = 0;
   bool some_are_written = false;
   for (const auto& [number, running] : answers_) {
@@ -324,7 +402,7 @@ void EngineService::Impl::ShowLoad() {
   // The next step gives slots to as many as there are.
   const std::int64_t asked = engine_->running() + engine_->waiting();
   const std::int64_t running = std::min(asked, limits_.sequences);
-  metrics_.Set("qlora_requests_running", static_cast<double>(running));
+  metrics_.Set("qlora_requests_running", static_cast<double>(running + std::ssize(passes_)));
   metrics_.Set("qlora_requests_waiting", static_cast<double>(asked - running + std::ssize(held_)));
   metrics_.Set("qlora_kv_pages_used", static_cast<double>(running));
 }
@@ -351,6 +429,12 @@ void EngineService::Impl::Close(Answers::iterator at) {
 void EngineService::Impl::CountDown() {
   const std::lock_guard lock(mutex_);
   --open_;
+  changed_.notify_all();
+}
+
+void EngineService::Impl::CountDownParts(std::int64_t parts) {
+  const std::lock_guard lock(mutex_);
+  open_parts_ -= parts;
   changed_.notify_all();
 }
 
@@ -400,11 +484,15 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
   return impl_->Submit(std::move(request), std::move(listener));
 }
 
+GenerationId EngineService::SubmitPasses(PartedPasses passes) {
+  return impl_->SubmitPasses(std::move(passes));
+}
+
+void EngineService::CheckRoomForPasses() const { impl_->CheckRoomForPasses(); }
+
 void EngineService::Cancel(GenerationId id) { impl_->Cancel(id); }
 
 void EngineService::RunAlone(const std::function<void()>& work) { impl_->RunAlone(work); }
-
-void EngineService::RunPass(const Pass& pass) { impl_->RunPass(pass); }
 
 void EngineService::Refuse() { impl_->Refuse(); }
 

@@ -1,9 +1,13 @@
 // The GenerationService: one thread that owns the engine and its memory.
 //
-//   Submit, Cancel, RunAlone   any thread: work for the thread of the engine
-//   the thread                 work, then a step, and so on; sleeps where there is neither
+//   Submit, SubmitPasses, Cancel, RunAlone   any thread: work for the thread of the engine
+//   the thread                               work, a part of passes, a step, and so on; sleeps
+//                                            where there is none of these
 //
-// Tokens of a step go to Answers (engine_answer.h), which hand text to listeners.
+// Tokens of a step go to Answers (engine_answer.h), which hand text to listeners. Passes of several
+// requests take turns, a part each. A part that took as long as several steps may (step_ms) is
+// followed by as many steps before the next part, so that answers are written at the pace that they
+// have beside prompts.
 #ifndef QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 #define QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 
@@ -20,10 +24,10 @@ namespace qlora {
 
 struct EngineLimits {
   std::int64_t sequences = 16;    // that are written at the same time
-  std::int64_t queue = 256;       // further ones that wait
+  std::int64_t queue = 256;       // further ones that wait; parts of passes that wait, likewise
   std::int64_t positions = 2048;  // of a sequence: prompt and answer
   std::int64_t rows = 1024;       // of prompts, in a step
-  std::int64_t alone_rows = 0;    // of a pass of RunPass: GenerationSize
+  std::int64_t alone_rows = 0;    // of a part of PartedPasses: GenerationSize
   std::int64_t alone_unfolded = 0;
   std::int64_t step_ms = 200;  // that a step with prompts should take, at most
 };
@@ -40,15 +44,16 @@ class EngineService final : public GenerationService {
   EngineService& operator=(const EngineService&) = delete;
 
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override;
+  GenerationId SubmitPasses(PartedPasses passes) override;
+  void CheckRoomForPasses() const override;
   void Cancel(GenerationId id) override;
   void RunAlone(const std::function<void()>& work) override;
-  void RunPass(const Pass& pass) override;
 
   // From now on requests are refused.
   void Refuse();
-  // Ends what is being written, and the thread.
+  // Ends what is being written, passes after the part that runs, and the thread.
   void Stop();
-  // Waits until nothing is written. False when that takes longer.
+  // Waits until nothing is written and no passes are left. False when that takes longer.
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
  private:

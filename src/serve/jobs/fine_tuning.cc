@@ -70,12 +70,16 @@ FineTuning::FineTuning(FineTuningOptions options, ServedModels& models, Trainer 
 }
 
 FineTuning::~FineTuning() {
+  BeginStop();
+  thread_.join();
+}
+
+void FineTuning::BeginStop() {
   {
     const std::lock_guard lock(mutex_);
-    stops_at_ = std::chrono::steady_clock::now() + options_.stop_time;
+    if (!stops_at_) stops_at_ = std::chrono::steady_clock::now() + options_.stop_time;
   }
   changed_.notify_all();
-  thread_.join();
 }
 
 std::optional<HttpBody> FineTuning::BodyOf(const HttpRequest& head) const {

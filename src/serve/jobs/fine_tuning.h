@@ -56,10 +56,14 @@ class FineTuning {
   // line for people, from any thread.
   FineTuning(FineTuningOptions options, ServedModels& models, Trainer trainer,
              std::function<void(const std::string& line)> log);
-  // Ends a running job with a checkpoint; it goes on when the next server starts.
+  // As BeginStop, and waits for the end of the job.
   ~FineTuning();
   FineTuning(const FineTuning&) = delete;
   FineTuning& operator=(const FineTuning&) = delete;
+
+  // Ends a running job with a checkpoint, for which it has stop_time from the first call on; no
+  // further job begins. They go on when the next server starts.
+  void BeginStop();
 
   // Where the body of a request goes, if it is an upload.
   std::optional<HttpBody> BodyOf(const HttpRequest& head) const;

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "decision/decision_file.h"
@@ -48,36 +51,71 @@ std::optional<DecisionSource> SourceOf(const LoadedModel& base, const ServedMode
   return source;
 }
 
-OrderedJson Answer(const HttpRequest& http, Server& server, Wire wire) {
-  DecisionRequest request = ReadRequest(ParseBody(http), wire);
-  const ServedModelPtr model = server.models.Find(request.model);
-  const std::optional<DecisionSource> source = SourceOf(*server.base, *model);
-  const std::int64_t most = model->decision_length;
-  const DecisionModel decides = {.adapter = model->adapter.get(),
-                                 .prompts = *model->prompts,
-                                 .tokenizer = *model->tokenizer,
-                                 .decisions = source,
-                                 .max_length = most,
-                                 .name = model->name};
-  try {
-    RequestedDecisions asked(*server.base, decides, std::move(request), {});
-    // Others write their next tokens between two parts.
-    for (std::int64_t part = 0; part < asked.parts(); ++part) {
-      server.generation.RunPass(
-          [&](const Decoder& decoder, Arena& memory) { asked.RunPart(decoder, memory); });
+// A decision with all that it needs until it is answered.
+class AskedDecision {
+ public:
+  // Lays the questions out. Errors: ApiError, and those of RequestedDecisions.
+  AskedDecision(Server& server, DecisionRequest request, Wire wire)
+      : model_(server.models.Find(request.model)),
+        source_(SourceOf(*server.base, *model_)),
+        asked_(LayOut(*server.base, std::move(request), wire)) {}
+
+  std::int64_t parts() const { return asked_->parts(); }
+  void RunPart(const Decoder& decoder, Arena& memory) { asked_->RunPart(decoder, memory); }
+  OrderedJson Answer() const { return asked_->Answer(); }
+
+ private:
+  std::unique_ptr<RequestedDecisions> LayOut(const LoadedModel& base, DecisionRequest request,
+                                             Wire wire) const {
+    const std::int64_t most = model_->decision_length;
+    const DecisionModel decides = {.adapter = model_->adapter.get(),
+                                   .prompts = *model_->prompts,
+                                   .tokenizer = *model_->tokenizer,
+                                   .decisions = source_,
+                                   .max_length = most,
+                                   .name = model_->name};
+    try {
+      return std::make_unique<RequestedDecisions>(base, decides, std::move(request),
+                                                  DecideOptions());
+    } catch (const PromptTooLong& error) {
+      throw ApiError(400,
+                     fmt::format("this model's maximum context length is {} tokens{}, and a "
+                                 "question with its state has {}",
+                                 most,
+                                 most < model_->context_length
+                                     ? " for decisions, as far as the server's memory goes"
+                                     : "",
+                                 error.tokens),
+                     wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
     }
-    return asked.Answer();
-  } catch (const PromptTooLong& error) {
-    throw ApiError(400,
-                   fmt::format("this model's maximum context length is {} tokens{}, and a question "
-                               "with its state has {}",
-                               most,
-                               most < model->context_length
-                                   ? " for decisions, as far as the server's memory goes"
-                                   : "",
-                               error.tokens),
-                   wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
   }
+
+  const ServedModelPtr model_;
+  const std::optional<DecisionSource> source_;
+  const std::unique_ptr<RequestedDecisions> asked_;
+};
+
+void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wire wire) {
+  // Laying out takes time, which others may need.
+  if (HasLeft(*reply)) return;
+  server.generation.CheckRoomForPasses();
+  const auto asked =
+      std::make_shared<AskedDecision>(server, ReadRequest(ParseBody(http), wire), wire);
+  const HttpRequest head = {.path = http.path, .id = http.id};
+  const GenerationId id = server.generation.SubmitPasses(
+      {.parts = asked->parts(),
+       .run_part = [asked](const Decoder& decoder,
+                           Arena& memory) { asked->RunPart(decoder, memory); },
+       .on_end =
+           [asked, reply, head, &server](const std::exception_ptr& error) {
+             try {
+               if (error) std::rethrow_exception(error);
+               SendJson(*reply, asked->Answer());
+             } catch (...) {
+               reply->Send(ErrorResponse(head, CaughtError(server, head)));
+             }
+           }});
+  reply->OnGone([&server, id] { server.generation.Cancel(id); });
 }
 
 }  // namespace
@@ -85,7 +123,7 @@ OrderedJson Answer(const HttpRequest& http, Server& server, Wire wire) {
 void AddDecisionRoutes(RouteTable& table, Server& server) {
   const auto add = [&](const char* path, Wire wire) {
     table.Add("POST", path, [&server, wire](const HttpRequest& request, const HttpReplyPtr& reply) {
-      SendJson(*reply, Answer(request, server, wire));
+      Ask(request, reply, server, wire);
     });
   };
   add("/v1/systemone", Wire::kSystemOne);

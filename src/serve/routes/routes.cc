@@ -39,6 +39,39 @@ std::optional<std::map<std::string, std::string>> Match(std::string_view route,
   }
 }
 
+// Whether the client of a request has left, before or after somebody wants to be told.
+class Leaving {
+ public:
+  void Happen() {
+    std::function<void()> told;
+    {
+      const std::lock_guard lock(mutex_);
+      has_happened_ = true;
+      told = std::exchange(told_, nullptr);
+    }
+    if (told) told();
+  }
+  void Tell(std::function<void()> told) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!has_happened_) {
+        told_ = std::move(told);
+        return;
+      }
+    }
+    told();
+  }
+  bool has_happened() {
+    const std::lock_guard lock(mutex_);
+    return has_happened_;
+  }
+
+ private:
+  std::mutex mutex_;
+  bool has_happened_ = false;
+  std::function<void()> told_;
+};
+
 // Counts and logs what becomes of a request.
 class CountedReply final : public HttpReply {
  public:
@@ -47,7 +80,9 @@ class CountedReply final : public HttpReply {
         server_(server),
         id_(request.id),
         method_(request.method),
-        route_(std::move(route)) {}
+        route_(std::move(route)) {
+    reply_->OnGone([leaving = leaving_] { leaving->Happen(); });
+  }
 
   ~CountedReply() override {
     const std::lock_guard lock(mutex_);
@@ -67,8 +102,9 @@ class CountedReply final : public HttpReply {
   }
   void Write(std::string piece) override { reply_->Write(std::move(piece)); }
   void End() override { reply_->End(); }
-  void OnGone(std::function<void()> gone) override { reply_->OnGone(std::move(gone)); }
+  void OnGone(std::function<void()> gone) override { leaving_->Tell(std::move(gone)); }
 
+  bool has_left() const { return leaving_->has_happened(); }
   void Note(const std::string& model, const std::string& note) {
     const std::lock_guard lock(mutex_);
     if (!model.empty()) model_ = model;
@@ -86,6 +122,7 @@ class CountedReply final : public HttpReply {
   }
 
   HttpReplyPtr reply_;
+  const std::shared_ptr<Leaving> leaving_ = std::make_shared<Leaving>();
   Server& server_;
   const std::string id_;
   const std::string method_;
@@ -192,6 +229,11 @@ void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& n
   if (auto* counted = dynamic_cast<CountedReply*>(&reply)) {
     counted->Note(model, note.empty() ? "" : ", " + note);
   }
+}
+
+bool HasLeft(HttpReply& reply) {
+  const auto* counted = dynamic_cast<CountedReply*>(&reply);
+  return counted != nullptr && counted->has_left();
 }
 
 void SendJson(HttpReply& reply, const OrderedJson& json, int status) {

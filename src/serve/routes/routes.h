@@ -56,6 +56,10 @@ ApiError CaughtError(const Server& server, const HttpRequest& request);
 // got it.
 void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note);
 
+// True where the client of a request has left, so that nobody waits for what only answers it.
+// reply: as a route got it.
+bool HasLeft(HttpReply& reply);
+
 // Answers with JSON.
 void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
 
