@@ -72,14 +72,14 @@ void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest
   request.reads_calls = true;
 }
 
-void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path) {
-  for (const OrderedJson& message : messages) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end() || !calls->is_array()) continue;
-    for (const OrderedJson& call : *calls) {
-      if (call.is_object() && call.contains("id") && call["id"] == id) return;
-    }
+void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,
+                          const std::string& path) {
+  for (; read_ < std::ssize(messages); ++read_) {
+    const auto calls = messages[read_].find("tool_calls");
+    if (calls == messages[read_].end()) continue;
+    for (const OrderedJson& call : *calls) ids_.insert(call["id"].get<std::string>());
   }
+  if (ids_.contains(id)) return;
   RefuseField(path, fmt::format("no message before this result makes the call '{}'; give back the "
                                 "answer with the call, and its result behind it",
                                 FirstBytes(id, 100)));

@@ -86,7 +86,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
   }
   GenerationRequest& generation = request.generation;
   RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "best_of", "logprobs",
-                       "echo", "suffix"});
+                       "echo", "suffix", "add_special_tokens"});
   if (!body.Bool("add_special_tokens").value_or(true)) {
     body.Refuse("add_special_tokens", "texts get them here; send the prompt as token ids");
   }
