@@ -155,6 +155,27 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"enable_thinking", {"true", "false"}},
       {"mirostat", {"2"}},
       {"typical_p", {"0.5"}},
+      {"lora", {R"([{"id": 0, "scale": 1.0}])"}},
+      {"lora_path", {"\"ada\""}},
+      {"adapter_id", {"\"ada\""}},
+      {"adapters", {"\"folder\""}},
+      {"do_sample", {"1", "\"yes\""}},
+      {"repeat_last_n", {"64", "0"}},
+      {"repetition_penalty_range", {"1024"}},
+      {"no_repeat_ngram_size", {"3"}},
+      {"penalty_alpha", {"0.6"}},
+      {"ban_eos_token", {"true"}},
+      {"random_seed", {"5"}},
+      {"options", {R"({"temperature": 0})"}},
+      {"extra_body", {R"({"top_k": 5})"}},
+      {"documents", {R"([{"text": "x"}])"}},
+      {"input_ids", {"[1, 2]"}},
+      {"add_special_tokens", {"true"}},
+      {"think", {"false"}},
+      {"include_reasoning", {"false"}},
+      {"reasoning_format", {"\"none\"", "5"}},
+      {"regex", {"\"[a-z]\""}},
+      {"return_token_ids", {"true"}},
   };
   for (const auto& [name, values] : wrong) {
     for (const std::string& value : values) {
@@ -185,12 +206,35 @@ TEST_F(ChatRouteTest, FieldsOfOthersThatChangeNothingDoNoHarm) {
                                                         {"add_generation_prompt", "true"},
                                                         {"chat_template", "\"\""},
                                                         {"mirostat", "0"},
-                                                        {"typical_p", "1.0"}}) {
+                                                        {"typical_p", "1.0"},
+                                                        {"lora", "[]"},
+                                                        {"do_sample", "true"},
+                                                        {"repeat_last_n", "-1"},
+                                                        {"no_repeat_ngram_size", "0"},
+                                                        {"add_special_tokens", "false"},
+                                                        {"spaces_between_special_tokens", "true"},
+                                                        {"options", "{}"},
+                                                        {"include_reasoning", "true"},
+                                                        {"reasoning_format", "\"auto\""}}) {
     EXPECT_EQ(With(name, value)->response.status, 200) << name;
   }
   const Json error = ErrorOf(*With("max_output_tokens", "5"));
   EXPECT_THAT(error["message"].get<std::string>(),
               HasSubstr("this interface has max_tokens, max_completion_tokens"));
+  EXPECT_THAT(ErrorOf(*With("adapter_id", "\"ada\""))["message"].get<std::string>(),
+              HasSubstr("this interface has model"));
+  // The window of a penalty that is off.
+  EXPECT_EQ(With("repeat_last_n", R"(64, "repeat_penalty": 1.0)")->response.status, 200);
+  EXPECT_EQ(With("repeat_last_n", R"(64, "repeat_penalty": 1.1)")->response.status, 400);
+}
+
+TEST_F(ChatRouteTest, DoSampleDecidesBeforeTheTemperature) {
+  EXPECT_FALSE((With("do_sample", "false"), generation.requests.at(0).options.do_sample));
+  EXPECT_TRUE((With("do_sample", "true"), generation.requests.at(0).options.do_sample));
+  With("do_sample", R"(false, "temperature": 0.7)");
+  EXPECT_FALSE(generation.requests.at(0).options.do_sample);
+  With("do_sample", R"(true, "temperature": 0)");
+  EXPECT_FALSE(generation.requests.at(0).options.do_sample);
 }
 
 TEST_F(ChatRouteTest, FieldsReachTheService) {

@@ -49,6 +49,19 @@ TEST(JobRequestTest, ReadsBothPlacesOfHyperparameters) {
   EXPECT_EQ(dpo.suffix, "words");
   EXPECT_EQ(dpo.metadata.at("a"), "b");
   EXPECT_EQ(dpo.validation_file, "file-y");
+  // What the method leaves out is read at the top.
+  const JobRequest both = Read(
+      R"(, "method": {"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 5}}},
+         "hyperparameters": {"n_epochs": 9, "batch_size": 2, "beta": 0.3,
+         "learning_rate_multiplier": 0.5})");
+  EXPECT_EQ(both.n_epochs, 5);
+  EXPECT_EQ(both.batch_size, 2);
+  EXPECT_EQ(both.beta, 0.3);
+  EXPECT_EQ(both.learning_rate_multiplier, 0.5);
+  EXPECT_EQ(Read(R"(, "method": {"type": "supervised", "supervised": {"hyperparameters": {}}},
+                     "hyperparameters": {"n_epochs": 9})")
+                .n_epochs,
+            9);
 }
 
 TEST(JobRequestTest, RefusesWithTheNameOfTheField) {

@@ -209,6 +209,47 @@ TEST_F(MessagesTest, SystemAndContentHaveManyForms) {
   EXPECT_EQ(prompt_of({{"tools", kTools}, {"tool_choice", {{"type", "none"}}}}), one);
 }
 
+TEST_F(MessagesTest, AFailedResultSaysSo) {
+  const auto prompt_of = [&](const OrderedJson& fields) {
+    const OrderedJson call = {
+        {"type", "tool_use"}, {"id", "c1"}, {"name", "f"}, {"input", OrderedJson::object()}};
+    OrderedJson result = {{"type", "tool_result"}, {"tool_use_id", "c1"}, {"content", "no file"}};
+    result.update(fields);
+    const auto of = [](const char* role, const OrderedJson& block) -> OrderedJson {
+      return {{"role", role}, {"content", OrderedJson::array({block})}};
+    };
+    Ask(kPath, With(kAsk, {{"messages", {kUser, of("assistant", call), of("user", result)}}}));
+    return Prompt();
+  };
+  const std::string good = prompt_of(OrderedJson::object());
+  EXPECT_THAT(good, HasSubstr("tool\nno file"));
+  EXPECT_EQ(prompt_of({{"is_error", false}}), good);
+  EXPECT_THAT(prompt_of({{"is_error", true}}), HasSubstr("tool\nError: no file"));
+  prompt_of({{"is_error", "yes"}});
+  EXPECT_THAT(answer_.body, HasSubstr("messages[2].content[0].is_error"));
+}
+
+class EffortTest : public RouteTest {
+ protected:
+  EffortTest()
+      : RouteTest(
+            "{% for m in messages %}{{ m.content }}{% endfor %}[{{ reasoning_effort }}"
+            "|{{ enable_thinking }}]") {}
+};
+
+TEST_F(EffortTest, IsThatOfChats) {
+  const auto prompt_of = [&](const OrderedJson& fields) {
+    Ask(kPath, With(kAsk, fields));
+    return Prompt();
+  };
+  EXPECT_THAT(prompt_of({{"output_config", {{"effort", "low"}}}}), HasSubstr("[low|True]"));
+  EXPECT_THAT(
+      prompt_of({{"output_config", {{"effort", "max"}}}, {"thinking", {{"type", "disabled"}}}}),
+      HasSubstr("[max|False]"));
+  prompt_of({{"output_config", {{"effort", 5}}}});
+  EXPECT_THAT(answer_.body, HasSubstr("output_config.effort"));
+}
+
 TEST_F(MessagesTest, TheReasonOfTheEndIsSaid) {
   Ask(kPath, With(kAsk, {{"stop_sequences", {"never", "END"}}}));
   EXPECT_THAT(service_.requests[0].stops, ElementsAre("never", "END"));

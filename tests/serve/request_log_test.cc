@@ -237,15 +237,17 @@ TEST_F(FeedbackTest, CompletionsCanBeMarked) {
   RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
   server.request_log = &request_log;
   const auto reply =
-      Post("/v1/completions", {{"prompt", {"One ", "Two "}}, {"echo", true}, {"n", 2}});
+      Post("/v1/completions", {{"prompt", {"One ", "Two "}}, {"echo", true}, {"n", 16}});
   const std::string id = reply->json()["id"];
-  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 2}})->response.status,
+  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 31}})->response.status,
             200);
+  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 32}})->response.status,
+            404);
   WaitForWorker();
   const std::vector<Json> marks = LinesOf(kept.path() / "texts-marks-1970-01-01.jsonl");
   const Json expected = {{"prompt", "Two "}, {"completion", "Hello you"}, {"label", true}};
   EXPECT_THAT(marks, ElementsAre(expected));
-  EXPECT_EQ(LinesOf(kept.path() / "texts-1970-01-01.jsonl").size(), 4u);
+  EXPECT_EQ(LinesOf(kept.path() / "texts-1970-01-01.jsonl").size(), 32u);
   server.request_log = nullptr;
 }
 

@@ -43,6 +43,7 @@ class StubService : public GenerationService {
     listeners_.push_back(std::move(listener));
     return std::ssize(requests);
   }
+  std::int64_t most_answers() const override { return 272; }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   GenerationId SubmitPasses(PartedPasses) override { throw ApiError(500, "no model"); }
   void CheckRoomForPasses() const override {}

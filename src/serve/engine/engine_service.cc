@@ -64,6 +64,7 @@ class EngineService::Impl {
     const std::lock_guard lock(mutex_);
     NeedRoomForPasses();
   }
+  std::int64_t most_answers() const { return limits_.sequences + limits_.queue; }
   void Cancel(GenerationId id) {
     Post([this, id] { Drop(id); });
   }
@@ -123,6 +124,7 @@ class EngineService::Impl {
   void CountDownParts(std::int64_t parts);
   // Gives adapters back that nobody serves any more.
   void ReleaseAdapters();
+  bool is_idle() const { return engine_ == nullptr || engine_->is_idle(); }
   bool HasRoomFor(const LoraAdapter* adapter) const;
   void CountEnd(const EngineAnswer& answer);
 
@@ -132,7 +134,8 @@ class EngineService::Impl {
   const EngineLimits limits_;
   PromptPace pace_;
 
-  // Of the thread of the engine.
+  // Of the thread of the engine. Buffers and engine are null where there was no memory to make them
+  // anew.
   std::unique_ptr<GenerationBuffers> buffers_;
   std::unique_ptr<Engine> engine_;
   std::optional<AdapterSizes> sizes_;  // what the buffers are for
@@ -160,16 +163,10 @@ GenerationId EngineService::Impl::Submit(GenerationRequest request, GenerationLi
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");
-  if (room < 1) {
-    throw ApiError(400,
-                   fmt::format("this model's maximum context length is {} tokens, and the prompt "
-                               "has {}: shorten it, and leave room for the answer",
-                               limits_.positions, prompt),
-                   "", "context_length_exceeded");
-  }
+  if (room < 1) throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
   const std::lock_guard lock(mutex_);
   if (refuses_) throw Stopping();
-  if (open_ >= limits_.sequences + limits_.queue) throw Full(open_, "requests");
+  if (open_ >= most_answers()) throw Full(open_, "requests");
   ++open_;
   const GenerationId id = next_id_++;
   // Shared, since std::function wants to copy.
@@ -227,10 +224,10 @@ void EngineService::Impl::Post(std::function<void()> work) {
 
 void EngineService::Impl::Work() {
   while (RunPosted()) {
-    if (!held_.empty() && engine_->is_idle()) MakeRoom();
+    if (!held_.empty() && is_idle()) MakeRoom();
     ShowLoad();
     if (PassesHaveTurn()) RunPart();
-    if (!engine_->is_idle()) Step();
+    if (!is_idle()) Step();
     ReleaseAdapters();
     ShowLoad();
   }
@@ -247,7 +244,7 @@ bool EngineService::Impl::RunPosted() {
   const Stopwatch watch;
   std::unique_lock lock(mutex_);
   // Answers that were given back are all ended before the thread sleeps.
-  if (engine_->is_idle() && held_.empty() && passes_.empty()) {
+  if (is_idle() && held_.empty() && passes_.empty()) {
     changed_.wait(lock, [this] { return !posted_.empty(); });
   }
   while (!posted_.empty() && watch.seconds() * 1000 < static_cast<double>(limits_.step_ms)) {
@@ -283,7 +280,13 @@ void EngineService::Impl::MakeRoom() {
     for (Running& one : held) Begin(one.id, std::move(one.answer));
   } catch (const std::exception& error) {
     for (Running& one : held) Fail(*one.answer, error.what());
-    MakeEngine(old);
+    try {
+      MakeEngine(old);
+    } catch (const std::exception&) {
+      // What was free before is taken now: the next request tries again.
+      engine_.reset();
+      buffers_.reset();
+    }
   }
 }
 
@@ -304,6 +307,7 @@ void EngineService::Impl::MakeEngine(const Adapters& adapters) {
 }
 
 bool EngineService::Impl::HasRoomFor(const LoraAdapter* adapter) const {
+  if (engine_ == nullptr) return false;
   return adapter == nullptr || adapters_.contains(adapter) ||
          Fit(AdapterSizes(base_.config, AdaptersOf(adapter)), *sizes_);
 }
@@ -350,6 +354,8 @@ void EngineService::Impl::RunPart() {
   RunningPasses& first = passes_.front();
   const Stopwatch watch;
   try {
+    if (buffers_ == nullptr) MakeRoom();
+    if (buffers_ == nullptr) throw ApiError(503, "there is no memory for a pass now");
     first.passes.run_part(buffers_->decoder, buffers_->activations);
   } catch (...) {
     return EndPasses(std::current_exception());
@@ -400,7 +406,7 @@ void EngineService::Impl::Step() {
 
 void EngineService::Impl::ShowLoad() {
   // The next step gives slots to as many as there are.
-  const std::int64_t asked = engine_->running() + engine_->waiting();
+  const std::int64_t asked = engine_ == nullptr ? 0 : engine_->running() + engine_->waiting();
   const std::int64_t running = std::min(asked, limits_.sequences);
   metrics_.Set("qlora_requests_running", static_cast<double>(running + std::ssize(passes_)));
   metrics_.Set("qlora_requests_waiting", static_cast<double>(asked - running + std::ssize(held_)));
@@ -468,7 +474,7 @@ void EngineService::Impl::ReleaseAdapters() {
       continue;
     }
     // Another adapter may get the same address.
-    engine_->Forget(at->first);
+    if (engine_ != nullptr) engine_->Forget(at->first);
     at = adapters_.erase(at);
   }
 }
@@ -489,6 +495,7 @@ GenerationId EngineService::SubmitPasses(PartedPasses passes) {
 }
 
 void EngineService::CheckRoomForPasses() const { impl_->CheckRoomForPasses(); }
+std::int64_t EngineService::most_answers() const { return impl_->most_answers(); }
 
 void EngineService::Cancel(GenerationId id) { impl_->Cancel(id); }
 

@@ -46,6 +46,7 @@ class EngineService final : public GenerationService {
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override;
   GenerationId SubmitPasses(PartedPasses passes) override;
   void CheckRoomForPasses() const override;
+  std::int64_t most_answers() const override;
   void Cancel(GenerationId id) override;
   void RunAlone(const std::function<void()>& work) override;
 

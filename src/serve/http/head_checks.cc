@@ -180,15 +180,17 @@ void CheckKey(const HttpRequest& head, const HeadRules& rules) {
   constexpr std::string_view kBearer = "bearer ";
   const std::string_view authorization = HeaderOf(head, "authorization");
   const bool is_bearer = LowerCase(authorization.substr(0, kBearer.size())) == kBearer;
-  const bool is_messages = head.path == "/v1/messages" || head.path.starts_with("/v1/messages/");
-  // Of both, either may be right: clients send the one that their user set beside a default.
+  // Anthropic's clients send x-api-key. Of both, either may be right: clients send the one that
+  // their user set beside a default.
   const bool right =
       (is_bearer && EqualsSecret(Trim(authorization.substr(kBearer.size())), rules.api_key)) ||
-      (is_messages && EqualsSecret(HeaderOf(head, "x-api-key"), rules.api_key));
+      EqualsSecret(HeaderOf(head, "x-api-key"), rules.api_key);
   if (right) return;
   throw ApiError(
-      401, "the API key is missing or wrong; send it in the header Authorization, after Bearer", "",
-      "invalid_api_key");
+      401,
+      "the API key is missing or wrong; send it in the header Authorization, after Bearer, or in "
+      "x-api-key",
+      "", "invalid_api_key");
 }
 
 bool IsOpen(const HttpRequest& head, const HeadRules& rules) {

@@ -42,18 +42,19 @@ double PositiveOr(const RequestFields& fields, std::string_view name, double mos
   return value;
 }
 
+// What is absent stays.
 void ReadHyperparameters(const RequestFields& fields, JobRequest& request) {
   request.n_epochs = CountOr(fields, "n_epochs", kMostEpochs, request.n_epochs);
   request.batch_size = CountOr(fields, "batch_size", kMostBatch, request.batch_size);
-  request.learning_rate_multiplier =
-      PositiveOr(fields, "learning_rate_multiplier", kMostMultiplier, 1);
+  request.learning_rate_multiplier = PositiveOr(fields, "learning_rate_multiplier", kMostMultiplier,
+                                                request.learning_rate_multiplier);
   if (request.method == TrainingMethod::kDpo) {
-    request.beta = PositiveOr(fields, "beta", kMostBeta, kUsualBeta);
+    request.beta = PositiveOr(fields, "beta", kMostBeta, request.beta);
   }
 }
 
-// {"type": "dpo", "dpo": {"hyperparameters": {...}}}. Without a method, hyperparameters stand at
-// the top, as before 2025.
+// {"type": "dpo", "dpo": {"hyperparameters": {...}}}. Before 2025, hyperparameters stood at the
+// top; each that the method does not give is still read there.
 void ReadMethod(const RequestFields& body, JobRequest& request) {
   const auto method = body.Object("method");
   const std::string type = method ? method->NeedText("type") : "supervised";
@@ -68,11 +69,8 @@ void ReadMethod(const RequestFields& body, JobRequest& request) {
   const auto settings = method ? method->Object(type) : std::nullopt;
   const auto inner = settings ? settings->Object("hyperparameters") : std::nullopt;
   const auto outer = body.Object("hyperparameters");
-  if (inner) {
-    ReadHyperparameters(*inner, request);
-  } else if (outer) {
-    ReadHyperparameters(*outer, request);
-  }
+  if (outer) ReadHyperparameters(*outer, request);
+  if (inner) ReadHyperparameters(*inner, request);
 }
 
 void ReadMetadata(const RequestFields& body, JobRequest& request) {

@@ -56,7 +56,8 @@ OrderedJson CallsOf(const RequestFields& message) {
   return list;
 }
 
-OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
+OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before,
+                      CallIds& calls_before) {
   std::string role = message.NeedText("role");
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                       "tool"};
@@ -90,10 +91,19 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
   }
   if (role == "tool") {
     const std::string id = message.NeedText("tool_call_id");
-    CheckResult(before, id, message.PathOf("tool_call_id"));
+    calls_before.CheckResult(before, id, message.PathOf("tool_call_id"));
     made["tool_call_id"] = id;
   }
   return made;
+}
+
+void ReadMessages(const RequestFields& body, ConversationRequest& request) {
+  const OrderedJson& messages = body.NeedList("messages", 1, kMostMessages);
+  CallIds calls;
+  for (std::int64_t i = 0; i < std::ssize(messages); ++i) {
+    const RequestFields message(messages[i], ItemPath(body.PathOf("messages"), i));
+    request.messages.push_back(MessageOf(message, request.messages, calls));
+  }
 }
 
 void ReadTools(const RequestFields& body, ConversationRequest& request) {
@@ -119,33 +129,32 @@ void RefuseOthers(const RequestFields& body) {
   if (modalities != nullptr && *modalities != OrderedJson::array({"text"})) {
     body.Refuse("modalities", "answers are text alone");
   }
+  if (body.Text("reasoning_format").value_or("") == "none") {
+    body.Refuse("reasoning_format", "thoughts are in reasoning_content here; leave it out");
+  }
   RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "logprobs",
-                       "reasoning_effort", "chat_template_kwargs"});
+                       "top_logprobs", "reasoning_effort", "chat_template_kwargs"});
 }
 
 }  // namespace
 
-void ReadChatMessages(const RequestFields& body, ConversationRequest& request) {
-  const OrderedJson& messages = body.NeedList("messages", 1, kMostMessages);
-  for (std::int64_t i = 0; i < std::ssize(messages); ++i) {
-    const RequestFields message(messages[i], ItemPath(body.PathOf("messages"), i));
-    request.messages.push_back(MessageOf(message, request.messages));
-  }
+ConversationRequest ReadChatConversation(const RequestFields& body, const ServedModel& model) {
+  ConversationRequest request;
+  ReadMessages(body, request);
+  ReadTools(body, request);
+  RefuseOthers(body);
+  if (const auto effort = body.Text("reasoning_effort")) SetEffort(*effort, model, request);
+  ReadVariables(body, request);
+  return request;
 }
 
 ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
                      const ServeOptions& options) {
   ChatRequest request;
   request.model = models.Find(body.Text("model").value_or(""));
-  ReadChatMessages(body, request.conversation);
-  ReadTools(body, request.conversation);
-  RefuseOthers(body);
+  request.conversation = ReadChatConversation(body, *request.model);
   RefuseOtherForms(body, "response_format");
   request.conversation.format = ReadAnswerFormat(body, "response_format", *request.model);
-  if (const auto effort = body.Text("reasoning_effort")) {
-    SetEffort(*effort, *request.model, request.conversation);
-  }
-  ReadVariables(body, request.conversation);
   GenerationRequest& generation = request.generation;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
@@ -166,7 +175,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   }
   request.prompt = PromptOf(*request.model, request.conversation);
   generation.model = request.model->name;
-  generation.prompt = request.prompt.tokens;
+  generation.prompt = std::move(request.prompt.tokens);
   generation.keeps_special_tokens = request.prompt.keeps_special_tokens;
   HoldToFormat(*request.model, request.conversation, request.prompt, generation);
   return request;

@@ -12,9 +12,10 @@
 
 namespace qlora {
 
-// Reads `messages` into the form of chat templates. Errors: ApiError 400 that names what no
-// template could show: other roles, parts that are no text, results of calls that nobody made.
-void ReadChatMessages(const RequestFields& body, ConversationRequest& request);
+// Reads what decides on the prompt: messages, tools, tool_choice, reasoning_effort and
+// chat_template_kwargs. Errors: ApiError 400 that names what no template could show: other roles,
+// parts that are no text, results of calls that nobody made; and fields that are not offered here.
+ConversationRequest ReadChatConversation(const RequestFields& body, const ServedModel& model);
 
 struct ChatRequest {
   ServedModelPtr model = {};

@@ -15,6 +15,8 @@ namespace qlora {
 namespace {
 
 constexpr std::size_t kMostNameBytes = 256;
+// Tokens of a text have fewer bytes on average, whatever the text is.
+constexpr std::int64_t kMostTokenBytes = 256;
 
 }  // namespace
 
@@ -72,17 +74,22 @@ void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest
   request.reads_calls = true;
 }
 
-void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path) {
-  for (const OrderedJson& message : messages) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end() || !calls->is_array()) continue;
-    for (const OrderedJson& call : *calls) {
-      if (call.is_object() && call.contains("id") && call["id"] == id) return;
-    }
+void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,
+                          const std::string& path) {
+  for (; read_ < std::ssize(messages); ++read_) {
+    const auto calls = messages[read_].find("tool_calls");
+    if (calls == messages[read_].end()) continue;
+    for (const OrderedJson& call : *calls) ids_.insert(call["id"].get<std::string>());
   }
+  if (ids_.contains(id)) return;
   RefuseField(path, fmt::format("no message before this result makes the call '{}'; give back the "
                                 "answer with the call, and its result behind it",
                                 FirstBytes(id, 100)));
+}
+
+void CheckPromptText(const ServedModel& model, std::string_view text) {
+  if (std::ssize(text) / kMostTokenBytes < model.context_length) return;
+  throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()));
 }
 
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
@@ -104,6 +111,7 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
                                         model.name));
   }
   prompt.text += request.begin;
+  CheckPromptText(model, prompt.text);
   std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, prompt);
   return {std::move(prompt.text), std::move(tokens), begins_with_thought, HasMarks(form)};
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -57,8 +58,21 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name);
 // are none, and one must be called.
 void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request);
 
-// Refuses a result of a tool whose call no message before it makes. path: of the id.
-void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path);
+// The ids of the calls in a conversation that is being read.
+class CallIds {
+ public:
+  // Refuses a result of a tool whose call no message before it makes. messages: those before it;
+  // from call to call others are only added. path: of the id.
+  void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path);
+
+ private:
+  std::int64_t read_ = 0;  // messages whose calls are in ids_
+  std::unordered_set<std::string> ids_;
+};
+
+// Refuses a text that is longer than the context of the model, before its tokens are counted.
+// Errors: ApiError 400 context_length_exceeded.
+void CheckPromptText(const ServedModel& model, std::string_view text);
 
 // What the model reads.
 struct ConversationPrompt {

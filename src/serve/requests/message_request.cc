@@ -40,8 +40,14 @@ std::string TextOf(const RequestFields& fields, std::string_view name) {
   return text;
 }
 
+// Chat templates have no field that says that a tool failed.
+std::string ResultOf(const RequestFields& block) {
+  const std::string text = block.Has("content") ? TextOf(block, "content") : "";
+  return block.Bool("is_error").value_or(false) ? "Error: " + text : text;
+}
+
 // Results of tools are messages of their own, before the text beside them.
-void ReadUser(const RequestFields& message, OrderedJson& messages) {
+void ReadUser(const RequestFields& message, CallIds& calls, OrderedJson& messages) {
   const OrderedJson* content = message.Find("content");
   if (content == nullptr || !content->is_array()) {
     messages.push_back({{"role", "user"}, {"content", TextOf(message, "content")}});
@@ -55,10 +61,8 @@ void ReadUser(const RequestFields& message, OrderedJson& messages) {
       text = text.value_or("") + block.NeedText("text");
     } else if (type == "tool_result") {
       const std::string id = block.NeedText("tool_use_id");
-      CheckResult(messages, id, block.PathOf("tool_use_id"));
-      messages.push_back({{"role", "tool"},
-                          {"tool_call_id", id},
-                          {"content", block.Has("content") ? TextOf(block, "content") : ""}});
+      calls.CheckResult(messages, id, block.PathOf("tool_use_id"));
+      messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", ResultOf(block)}});
     } else {
       RefuseBlock(block, type);
     }
@@ -100,11 +104,12 @@ OrderedJson ReadAssistant(const RequestFields& message) {
 
 void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   const OrderedJson& list = body.NeedList("messages", 1, kMostMessages);
+  CallIds calls;
   for (std::int64_t i = 0; i < std::ssize(list); ++i) {
     const RequestFields message(list[i], ItemPath(body.PathOf("messages"), i));
     const std::string role = message.NeedText("role");
     if (role == "user") {
-      ReadUser(message, request.messages);
+      ReadUser(message, calls, request.messages);
     } else if (role == "system") {
       request.messages.push_back({{"role", "system"}, {"content", TextOf(message, "content")}});
     } else if (role == "assistant") {
@@ -174,12 +179,15 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   }
   ReadMessages(body, request);
   ReadTools(body, request);
+  const std::optional<RequestFields> output = body.Object("output_config");
+  // What `thinking` says comes after what an effort implies.
+  if (const auto effort = output ? output->Text("effort") : std::nullopt) {
+    SetEffort(*effort, model, request);
+  }
   ReadThinking(body, model, request);
   RefuseOtherForms(body, "output_config.format");
   request.format = ReadAnswerFormat(body, "output_format", model);
-  if (const auto output = body.Object("output_config"); output && output->Has("format")) {
-    request.format = ReadAnswerFormat(*output, "format", model);
-  }
+  if (output && output->Has("format")) request.format = ReadAnswerFormat(*output, "format", model);
   return request;
 }
 

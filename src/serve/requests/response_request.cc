@@ -109,7 +109,7 @@ class ItemReader {
   void AddResult(const RequestFields& item) {
     End();
     const std::string id = item.NeedText("call_id");
-    CheckResult(messages_, id, item.PathOf("call_id"));
+    calls_.CheckResult(messages_, id, item.PathOf("call_id"));
     messages_.push_back(
         {{"role", "tool"}, {"tool_call_id", id}, {"content", TextOf(item, "output")}});
   }
@@ -120,6 +120,7 @@ class ItemReader {
   }
 
   OrderedJson& messages_;
+  CallIds calls_;
   OrderedJson answer_;  // that further items may belong to, or null
 };
 

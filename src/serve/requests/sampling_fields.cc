@@ -60,9 +60,12 @@ void ReadBiases(const RequestFields& body, std::int64_t vocabulary, GenerationRe
 void ReadSampling(const RequestFields& body, const ServedModel& model, GenerationRequest& request) {
   GenerateOptions& options = request.options;
   options = model.sampling;
+  // TGI's: false takes the likeliest token, whatever the temperature is.
+  const std::optional<bool> samples = body.Bool("do_sample");
+  if (samples) options.do_sample = *samples && options.temperature > 0;
   if (const auto temperature = body.Number("temperature", 0, 100)) {
     options.temperature = *temperature;
-    options.do_sample = *temperature > 0;
+    options.do_sample = *temperature > 0 && samples.value_or(true);
   }
   if (const auto top_p = body.Number("top_p", 0, 1)) {
     options.top_p = *top_p > 0 ? *top_p : 1;

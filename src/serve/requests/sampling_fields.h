@@ -18,9 +18,9 @@ inline constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::m
 // Choices of one request, at most.
 inline constexpr std::int64_t kMostChoices = 16;
 
-// Reads temperature, top_p, top_k, min_p, repetition_penalty (repeat_penalty), presence_penalty,
-// frequency_penalty, logit_bias, seed, min_tokens, ignore_eos and cache_prompt. What is absent is
-// the model's (ServedModel::sampling). Errors: ApiError 400 that names the field.
+// Reads temperature, top_p, do_sample, top_k, min_p, repetition_penalty (repeat_penalty),
+// presence_penalty, frequency_penalty, logit_bias, seed, min_tokens, ignore_eos and cache_prompt.
+// What is absent is the model's (ServedModel::sampling). Errors: ApiError 400 that names the field.
 void ReadSampling(const RequestFields& body, const ServedModel& model, GenerationRequest& request);
 
 // Reads texts that end an answer: a text, or a list of them; "" is none.

@@ -29,7 +29,7 @@ void Mark(Server& server, const HttpRequest& http, HttpReply& reply) {
   if (mark != AnswerMark::kEdited && body.Has("edited")) {
     body.Refuse("edited", "needs \"mark\": \"edited\"");
   }
-  server.request_log->Mark(id, body.Integer("choice", 0, 15).value_or(0), mark, edited);
+  server.request_log->Mark(id, body.Integer("choice", 0).value_or(0), mark, edited);
   SendJson(reply, {{"id", id}, {"object", "feedback"}, {"mark", body.NeedText("mark")}});
 }
 

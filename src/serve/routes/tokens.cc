@@ -20,12 +20,9 @@ ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {
   return server.models.Find(body.Text("model").value_or(""));
 }
 
-// `messages`, through the chat template.
+// What a chat completion with this body reads.
 ConversationPrompt ReadConversation(const RequestFields& body, const ServedModel& model) {
-  ConversationRequest request;
-  ReadChatMessages(body, request);
-  ReadVariables(body, request);
-  return PromptOf(model, request);
+  return PromptOf(model, ReadChatConversation(body, model));
 }
 
 // With the mark before each of its characters but the first, no special token is found in a text;
@@ -41,9 +38,15 @@ std::string Marked(std::string_view text) {
 }
 
 std::vector<std::int32_t> ReadTokens(const RequestFields& body, const ServedModel& model) {
-  const bool adds = body.Bool("add_special").value_or(false);
+  // The second name is vLLM's.
+  const char* name = body.Has("add_special") ? "add_special" : "add_special_tokens";
+  const bool adds = body.Bool(name).value_or(false);
   const bool parses = body.Bool("parse_special").value_or(true);
-  if (body.Has("messages")) return ReadConversation(body, model).tokens;
+  if (body.Has("messages")) {
+    if (adds) body.Refuse(name, "the chat template writes them; leave it out");
+    if (!parses) body.Refuse("parse_special", "the chat template writes special tokens");
+    return ReadConversation(body, model).tokens;
+  }
   const std::string text = body.Has("prompt") ? body.NeedText("prompt") : body.NeedText("content");
   if (parses || text.find(kMark) != std::string::npos) return model.tokenizer->Encode(text, adds);
   return model.tokenizer->Encode(Marked(text),
