@@ -19,7 +19,7 @@ struct ModelsBenchOptions {
   std::vector<std::string> models = {"Qwen3-0.6B",   "Qwen3-4B",  "Qwen3.5-0.8B", "Qwen3.5-4B",
                                      "gemma-4-E2B",  "LFM2-1.2B", "LFM3-1.7B",    "Llama-3.2-1B",
                                      "Llama-3.2-3B", "SmolLM3-3B"};
-  std::vector<std::string> compute_dtypes = {"float32", "bfloat16"};
+  std::vector<std::string> compute_dtypes = {"float32", "bfloat16", "int8"};
 
   void Declare(OptionTable& table);
 };

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "machine/processor.h"
@@ -19,9 +20,12 @@ namespace {
 #if HWY_ARCH_X86
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
                                    SimdTarget::kAvx512Bf16, SimdTarget::kAmx};
+constexpr Int8Dots kInt8Dots[] = {Int8Dots::kFloat, Int8Dots::kMadd, Int8Dots::kVnni,
+                                  Int8Dots::kAmx};
 #else
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kNeonDot,
                                    SimdTarget::kNeonMatrix};
+constexpr Int8Dots kInt8Dots[] = {Int8Dots::kFloat, Int8Dots::kSdot, Int8Dots::kUsmmla};
 #endif
 
 // Returns the targets of Highway that this one permits. Better targets have lower bits.
@@ -57,64 +61,48 @@ bool IsHere(SimdTarget target) {
   return false;
 }
 
-// From the fastest on.
-constexpr Int8Dots kInt8Dots[] = {Int8Dots::kAmx,    Int8Dots::kVnni, Int8Dots::kMadd,
-                                  Int8Dots::kUsmmla, Int8Dots::kSdot, Int8Dots::kFloat};
-
-// QLORA_TARGET is TARGET or TARGET+DOTS.
-struct Names {
-  std::string_view target;
-  std::string_view dots;
-};
-Names NamesOfEnvironment() {
-  const char* value = std::getenv("QLORA_TARGET");
-  const std::string_view all = value == nullptr ? "" : value;
-  const std::size_t plus = all.find('+');
-  return {all.substr(0, plus), plus == all.npos ? "" : all.substr(plus + 1)};
-}
-
-// The place in kInt8Dots of what QLORA_TARGET names, or the first one. Errors: InvalidInput for an
-// unknown name.
-const Int8Dots* FirstDots() {
-  const std::string_view name = NamesOfEnvironment().dots;
-  if (name.empty()) return kInt8Dots;
-  const auto* named = std::ranges::find(
-      kInt8Dots, name, [](Int8Dots dots) { return std::string_view(NameOf(dots)); });
-  if (named == std::end(kInt8Dots)) {
-    ThrowInvalidInput("QLORA_TARGET: expected {} behind the plus, found '{}'",
-                      HWY_ARCH_X86 ? "amx, vnni, madd or float" : "usmmla, sdot or float", name);
+// True where this machine has the instructions and `target` may use them.
+bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
+  switch (dots) {
+    case Int8Dots::kAmx:
+      // Few rows are multiplied by vpdpbusd.
+      return target >= SimdTarget::kAvx512 && HasInt8Tiles() && HasZmmVnni();
+    case Int8Dots::kVnni:
+      return target >= SimdTarget::kAvx512 ? HasZmmVnni()
+                                           : target == SimdTarget::kAvx2 && HasYmmVnni();
+    case Int8Dots::kMadd:
+      return target >= SimdTarget::kAvx2;
+    case Int8Dots::kSdot:
+      return target >= SimdTarget::kNeonDot;
+    case Int8Dots::kUsmmla:
+      return target >= SimdTarget::kNeonMatrix;
+    case Int8Dots::kFloat:
+      break;
   }
-  return named;
+  return true;
 }
 
-// Returns the target that QLORA_TARGET names, or the best one. Errors: InvalidInput for an unknown
-// name, or for a target that this machine lacks.
-SimdTarget FromEnvironment() {
-  FirstDots();
-  const std::string_view value = NamesOfEnvironment().target;
-  if (value.empty()) return BestSimdTarget();
-  const SimdTarget most = SimdTargets().back();
-  std::string names;
-  for (const SimdTarget target : kTargets) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", NameOf(target));
-    if (value != NameOf(target)) continue;
-    if (target > most) {
-      ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(most), value);
-    }
-    return target;
-  }
-  ThrowInvalidInput("QLORA_TARGET: expected one of {}, found '{}'", names, value);
-}
-
-// The target is decided on the first call, once for the process, together with Highway's own
-// dispatch.
-std::atomic<SimdTarget>& Active() {
-  static std::atomic<SimdTarget> active = [] {
-    const SimdTarget target = FromEnvironment();
-    hwy::DisableTargets(~HighwayTargets(target));
-    return target;
+// The kernels that are chosen: by QLORA_TARGET on the first call, once for the process, together
+// with Highway's own dispatch.
+std::atomic<SimdKernels>& Active() {
+  static std::atomic<SimdKernels> active = [] {
+    const char* name = std::getenv("QLORA_TARGET");
+    const SimdKernels kernels = ParseSimdKernels(name == nullptr ? "" : name);
+    hwy::DisableTargets(~HighwayTargets(kernels.target));
+    return kernels;
   }();
   return active;
+}
+
+// The target or the instructions of this name. Errors: InvalidInput for an unknown one.
+template <typename Named, std::size_t kCount>
+Named FindNamed(const Named (&all)[kCount], std::string_view name, const char* where) {
+  std::string names;
+  for (const Named one : all) {
+    if (name == NameOf(one)) return one;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", NameOf(one));
+  }
+  ThrowInvalidInput("QLORA_TARGET: expected one of {}{}, found '{}'", names, where, name);
 }
 
 }  // namespace
@@ -141,7 +129,7 @@ SimdTarget BestSimdTarget() {
   return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16Dots() ? SimdTarget::kAvx512 : most;
 }
 
-SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }
+SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed).target; }
 
 std::string WarnOfScalarKernels() {
   if (!HWY_ARCH_X86 || ActiveSimdTarget() != SimdTarget::kScalar) return "";
@@ -156,37 +144,39 @@ const char* NameOf(Int8Dots dots) {
   return kNames[static_cast<int>(dots)];
 }
 
-bool HasInt8Dots(SimdTarget target, Int8Dots dots) {
-  switch (dots) {
-    case Int8Dots::kAmx:
-      // Few rows are multiplied by vpdpbusd.
-      return target >= SimdTarget::kAvx512 && HasInt8Tiles() && HasZmmVnni();
-    case Int8Dots::kVnni:
-      return target >= SimdTarget::kAvx512 ? HasZmmVnni()
-                                           : target == SimdTarget::kAvx2 && HasYmmVnni();
-    case Int8Dots::kMadd:
-      return HWY_ARCH_X86 && target >= SimdTarget::kAvx2;
-    case Int8Dots::kSdot:
-      return target >= SimdTarget::kNeonDot;
-    case Int8Dots::kUsmmla:
-      return target >= SimdTarget::kNeonMatrix;
-    case Int8Dots::kFloat:
-      break;
+std::vector<Int8Dots> Int8DotsOf(SimdTarget target) {
+  std::vector<Int8Dots> dots;
+  std::ranges::copy_if(kInt8Dots, std::back_inserter(dots),
+                       [&](Int8Dots d) { return HasInt8Dots(target, d); });
+  return dots;
+}
+
+SimdKernels ParseSimdKernels(std::string_view text) {
+  const std::size_t plus = text.find('+');
+  const std::string_view name = text.substr(0, plus);
+  const Int8Dots most = plus == text.npos
+                            ? std::end(kInt8Dots)[-1]
+                            : FindNamed(kInt8Dots, text.substr(plus + 1), " behind the plus");
+  const SimdTarget target = name.empty() ? BestSimdTarget() : FindNamed(kTargets, name, "");
+  if (target > SimdTargets().back()) {
+    ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}",
+                      NameOf(SimdTargets().back()), name);
   }
-  return true;
+  std::vector<Int8Dots> dots = Int8DotsOf(target);
+  std::erase_if(dots, [&](Int8Dots d) { return d > most; });
+  return {target, dots.back()};
 }
 
-Int8Dots ActiveInt8Dots() {
-  const SimdTarget target = ActiveSimdTarget();
-  return *std::find_if(FirstDots(), std::end(kInt8Dots),
-                       [&](Int8Dots dots) { return HasInt8Dots(target, dots); });
-}
+Int8Dots ActiveInt8Dots() { return Active().load(std::memory_order_relaxed).int8; }
 
-void SetSimdTarget(SimdTarget target) {
-  QLORA_DCHECK(std::ranges::count(SimdTargets(), target) == 1);
-  Active().store(target, std::memory_order_relaxed);
+void SetSimdKernels(SimdKernels kernels) {
+  QLORA_DCHECK(std::ranges::count(SimdTargets(), kernels.target) == 1 &&
+               HasInt8Dots(kernels.target, kernels.int8));
+  Active().store(kernels, std::memory_order_relaxed);
   hwy::SetSupportedTargetsForTest(0);
-  hwy::DisableTargets(~HighwayTargets(target));
+  hwy::DisableTargets(~HighwayTargets(kernels.target));
 }
+
+void SetSimdTarget(SimdTarget target) { SetSimdKernels({target, Int8DotsOf(target).back()}); }
 
 }  // namespace qlora

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace qlora {
 
@@ -46,16 +48,8 @@ std::span<const SimdTarget> SimdTargets();
 // less than float32 does.
 SimdTarget BestSimdTarget();
 
-// Returns the target in use: the best one, unless the environment variable QLORA_TARGET names
-// another. Highway's dispatch follows from the first call on; every Context makes it. Errors
-// (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
-SimdTarget ActiveSimdTarget();
-
 // Returns a warning where this process computes with scalar kernels on x86-64, else an empty text.
 std::string WarnOfScalarKernels();
-
-// Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
-void SetSimdTarget(SimdTarget target);
 
 // The instructions for products in 8 bits, ascending in speed. Their results are the same bits.
 enum class Int8Dots : std::uint8_t {
@@ -70,12 +64,30 @@ enum class Int8Dots : std::uint8_t {
 // Returns "float", "madd", "vnni", "amx", "sdot", "usmmla".
 const char* NameOf(Int8Dots dots);
 
-// True where this machine has the instructions and `target` may use them.
-bool HasInt8Dots(SimdTarget target, Int8Dots dots);
+// Returns those that this machine has and a target may use, ascending; kFloat is the first one.
+std::vector<Int8Dots> Int8DotsOf(SimdTarget target);
 
-// The fastest of the target in use, or none that is faster than what QLORA_TARGET names behind a
-// plus, as in avx2+madd. Errors (InvalidInput): that is not a name.
+// The kernels of a process.
+struct SimdKernels {
+  SimdTarget target;
+  Int8Dots int8;  // one of Int8DotsOf(target)
+};
+
+// Reads TARGET, TARGET+DOTS or +DOTS; what is not named is the best. `int8` is the fastest that is
+// not faster than DOTS. Errors (InvalidInput): one of the two is not a name, or this machine lacks
+// the target.
+SimdKernels ParseSimdKernels(std::string_view text);
+
+// Return what is in use: what the environment variable QLORA_TARGET says, by ParseSimdKernels.
+// Highway's dispatch follows from the first call on; every Context makes it. Errors: those of
+// ParseSimdKernels.
+SimdTarget ActiveSimdTarget();
 Int8Dots ActiveInt8Dots();
+
+// Changes what is in use, to a target of this machine and to the fastest instructions of a target.
+// For tests; no kernel may be running.
+void SetSimdKernels(SimdKernels kernels);
+void SetSimdTarget(SimdTarget target);
 
 }  // namespace qlora
 

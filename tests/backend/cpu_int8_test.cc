@@ -1,15 +1,18 @@
 // Products in 8 bits: every kernel has the bits of the scalar definition, in all shapes, and leaves
-// bias and adapter as they are.
+// bias and adapter as they are. Those that are not the fastest of their target have fewer cases of
+// what does not depend on them.
+#include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/int8/int8_product.h"
+#include "backend/simd_kernels.h"
 #include "backend/test_linear.h"
-#include "machine/simd_target.h"
 
 namespace qlora::testing_util {
 namespace {
 
-class CpuInt8 : public testing::TestWithParam<SimdTarget> {
+class CpuInt8 : public testing::TestWithParam<SimdKernels> {
  protected:
-  CpuInt8() : context_(2) { SetSimdTarget(GetParam()); }
+  CpuInt8() : context_(2) { SetSimdKernels(GetParam()); }
+  ~CpuInt8() override { SetSimdTarget(BestSimdTarget()); }
 
   std::unique_ptr<Backend> Make(DType operands, FrozenProducts frozen = FrozenProducts::kInt8) {
     return MakeCpuBackend(context_, {operands, frozen});
@@ -180,24 +183,19 @@ class ProductCase {
   std::vector<float> before_ = std::vector<float>(room() * width_);
 };
 
-// All that this machine has, whichever is chosen: for each sum, what its definition in
-// int8_product.h says.
+// For each sum, what its definition in int8_product.h says.
 TEST_P(CpuInt8, KernelsComputeTheSameBits) {
+  const cpu::Int8Kernels& kernels = cpu::KernelsOf(GetParam().int8);
   for (const std::int64_t k : {4, 60, 128, 130, 384, 448, 512}) {
     for (const std::int64_t rows : {1, 5, 6, 13, 48, 128}) {
       for (const std::int64_t width : {cpu::kInt8Vector, cpu::kInt8Lanes}) {
         for (const bool more : {false, true}) {
           const ProductCase product(k, rows, width, more);
-          for (const Int8Dots dots : {Int8Dots::kFloat, Int8Dots::kMadd, Int8Dots::kVnni,
-                                      Int8Dots::kAmx, Int8Dots::kSdot, Int8Dots::kUsmmla}) {
-            if (!HasInt8Dots(GetParam(), dots)) continue;
-            const cpu::Int8Kernels& kernels = cpu::KernelsOf(dots);
-            SCOPED_TRACE(fmt::format("{} {} {} {}", NameOf(dots), k, rows, width));
-            EXPECT_EQ(product.Run(kernels), product.Expected());
-            if (more || kernels.dots == nullptr) continue;
-            EXPECT_EQ(product.RunDots(kernels, kernels.most_dots),
-                      product.ExpectedDots(kernels.most_dots));
-          }
+          SCOPED_TRACE(fmt::format("{} {} {}", k, rows, width));
+          EXPECT_EQ(product.Run(kernels), product.Expected());
+          if (more || kernels.dots == nullptr) continue;
+          EXPECT_EQ(product.RunDots(kernels, kernels.most_dots),
+                    product.ExpectedDots(kernels.most_dots));
         }
       }
     }
@@ -209,7 +207,9 @@ TEST_P(CpuInt8, EqualsTheDefinitionInAllShapes) {
   // group, chunks that begin within blocks, rows that begin within blocks and bytes, tails of a
   // group and of a step.
   std::uint64_t seed = 1;
-  for (const std::int64_t rows : {1, 3, 15, 16, 17, 31, 33, 48, 49, 96, 150}) {
+  std::vector<std::int64_t> all_rows = {1, 3, 15, 16, 17, 31, 33, 48, 49, 96, 150};
+  if (!AreFastest(GetParam())) all_rows = {1, 17, 49};
+  for (const std::int64_t rows : all_rows) {
     for (const std::int64_t in : {64, 172, 201, 320, 576}) {
       const LinearCase c = Case(rows, in, {7, 131}, WeightKind::kNf4);
       SCOPED_TRACE(fmt::format("{} rows, {} columns", rows, in));
@@ -219,10 +219,13 @@ TEST_P(CpuInt8, EqualsTheDefinitionInAllShapes) {
 }
 
 TEST_P(CpuInt8, EqualsTheDefinitionForAllFormats) {
-  for (const WeightKind kind :
-       {WeightKind::kNf4, WeightKind::kNf4DoubleBnb, WeightKind::kNf4DoubleBnb100,
-        WeightKind::kNf4Block128, WeightKind::kQ4_0, WeightKind::kIq4Nl, WeightKind::kQ8_0,
-        WeightKind::kMxfp4, WeightKind::kQ4_K, WeightKind::kQ6_K}) {
+  std::vector<WeightKind> kinds = {
+      WeightKind::kNf4,         WeightKind::kNf4DoubleBnb, WeightKind::kNf4DoubleBnb100,
+      WeightKind::kNf4Block128, WeightKind::kQ4_0,         WeightKind::kIq4Nl,
+      WeightKind::kQ8_0,        WeightKind::kMxfp4,        WeightKind::kQ4_K,
+      WeightKind::kQ6_K};
+  if (!AreFastest(GetParam())) kinds = {WeightKind::kNf4DoubleBnb, WeightKind::kQ4_K};
+  for (const WeightKind kind : kinds) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       for (const std::int64_t rows : {5, 70}) {
         const LinearCase c = Case(rows, 1280, {130, 40}, kind);
@@ -230,6 +233,33 @@ TEST_P(CpuInt8, EqualsTheDefinitionForAllFormats) {
         ExpectDefinition(c, MakeLinearGroup(c, {type, DType::kF32}, DType::kF64, 3));
       }
     }
+  }
+}
+
+// Rows of x that are few enough for dot products, each a lane: rows of a weight four at a time and
+// fewer, with and without codes that are clamped; sums of one group, of more than a vector has
+// lanes, and of more columns than are multiplied at a time.
+TEST_P(CpuInt8, EqualsTheDefinitionForFewRows) {
+  for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7}) {
+    for (const std::int64_t in : {64, 2240, 16704}) {
+      for (const bool clamps : {false, true}) {
+        const LinearCase c = Case(rows, in, {4, 7}, WeightKind::kNf4);
+        SCOPED_TRACE(fmt::format("{} rows, {} columns, {}", rows, in, clamps));
+        LinearGroup group = MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, 8);
+        if (clamps) group.weights[1].ScaleBlock(2 * in / 64 + in / 80, 70);
+        ExpectDefinition(c, group);
+      }
+    }
+  }
+}
+
+// The same without chunks: blocks of ggml, and rows that begin within a chunk.
+TEST_P(CpuInt8, EqualsTheDefinitionForLongRows) {
+  for (const WeightKind kind : {WeightKind::kQ8_0, WeightKind::kQ4_K, WeightKind::kNf4}) {
+    const std::int64_t in = kind == WeightKind::kNf4 ? 16484 : 16640;
+    const LinearCase c = Case(1, in, {3}, kind);
+    SCOPED_TRACE(fmt::format("{}", static_cast<int>(kind)));
+    ExpectDefinition(c, MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, 9));
   }
 }
 
@@ -329,22 +359,29 @@ TEST_P(CpuInt8, LeavesOtherProductsAsTheyAre) {
 }
 
 TEST_P(CpuInt8, NeedsNoMoreWorkspaceThanBfloat16) {
+  const auto coded = Make(DType::kBF16);
+  const auto floats = Make(DType::kBF16, FrozenProducts::kFloat);
+  BackendLimits limits = {
+      .features = 11264, .vocab_rows = 64, .vocab = 32000, .lora_rank = 64, .any_order = false};
   for (const std::int64_t rows : {64, 512, 4096}) {
-    const BackendLimits limits = {.rows = rows,
-                                  .features = 11264,
-                                  .vocab_rows = 64,
-                                  .vocab = 32000,
-                                  .lora_rank = 64,
-                                  .gradient_rows = rows};
-    EXPECT_LE(Make(DType::kBF16)->WorkspaceBytes(limits),
-              Make(DType::kBF16, FrozenProducts::kFloat)->WorkspaceBytes(limits))
+    limits.rows = limits.gradient_rows = rows;
+    EXPECT_LE(coded->WorkspaceBytes(limits), floats->WorkspaceBytes(limits)) << rows;
+  }
+  // Serving: the rows of each of 16 adapters are rounded up to kInt8Vector lanes in place of a
+  // vector of float32; a lane has two sums for each of 64 rows, of each of two workers.
+  limits.any_order = true;
+  limits.gradient_rows = 0;
+  const std::int64_t lanes = 16 * (cpu::kInt8Vector - cpu::SelectKernels(DType::kBF16).vector);
+  for (const std::int64_t rows : {1, 64, 512, 4096}) {
+    limits.rows = rows;
+    EXPECT_LE(coded->WorkspaceBytes(limits),
+              floats->WorkspaceBytes(limits) + lanes * 2 * 64 * sizeof(float) * 2)
         << rows;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CpuInt8,
-                         testing::ValuesIn(SimdTargets().begin(), SimdTargets().end()),
-                         [](const auto& target) { return NameOf(target.param); });
+INSTANTIATE_TEST_SUITE_P(All, CpuInt8, testing::ValuesIn(AllSimdKernels()),
+                         [](const auto& kernels) { return NameOf(kernels.param); });
 
 }  // namespace
 }  // namespace qlora::testing_util

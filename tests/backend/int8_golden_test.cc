@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/int8/products.h"
+#include "backend/simd_kernels.h"
 #include "backend/test_linear.h"
 #include "base/matrix.h"
-#include "machine/simd_target.h"
 #include "test_build.h"
 
 namespace qlora::testing_util {
@@ -114,9 +114,9 @@ TEST_P(Int8Golden, Codes) {
 
 TEST_P(Int8Golden, Results) {
   ExpectResults(*MakeReferenceBackend(FrozenProducts::kInt8));
-  for (const SimdTarget target : SimdTargets()) {
-    SCOPED_TRACE(NameOf(target));
-    SetSimdTarget(target);
+  for (const SimdKernels& kernels : AllSimdKernels()) {
+    SCOPED_TRACE(NameOf(kernels));
+    SetSimdKernels(kernels);
     Context context(2);
     ExpectResults(*MakeCpuBackend(context, {DType::kF32, FrozenProducts::kInt8}));
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "bench/bench_nf4.h"
 #include "bench/bench_program.h"
 
 namespace qlora {
@@ -134,6 +135,33 @@ TEST_F(BenchTest, CountsProcessorTimeOfOneThreadAlone) {
   for (const Words& words : {Words{"peak", "--clock=cpu", "--threads=2"},
                              Words{"models", "--clock=cpu", "--threads=2"}}) {
     EXPECT_THAT(Refused(words), HasSubstr("give --threads 1"));
+  }
+}
+
+TEST_F(BenchTest, CountsProcessorTimeInEveryMeasurement) {
+  const fs::path model = SourceDir() / "examples/base-1m";
+  const std::string config = (model / "config.json").string();
+  const std::string text = (SourceDir() / "README.md").string();
+  const std::vector<Words> measurements = {
+      {"models", "--models", config},
+      {"step", "--shape", config},
+      {"decode", "--shape", config},
+      {"nf4-matmul", "--shapes=64x64", "--rows=1,16", "--repetitions=1"},
+      {"tokenizer", "--model", model.string(), "--text_file", text},
+      {"blocks"}};
+  for (Words words : measurements) {
+    words.insert(words.end(),
+                 {"--clock=cpu", "--threads=1", "--lora_r=2", "--max_length=16", "--steps=1",
+                  "--warmup_steps=1", "--prompt_tokens=4", "--new_tokens=2"});
+    const nlohmann::json report = RunJson(words);
+    const bool has_machine = report.contains("machine");
+    EXPECT_EQ((has_machine ? report["machine"] : report).at("clock"), "cpu") << words[0];
+    EXPECT_FALSE(report.at("results").empty()) << words[0];
+  }
+  Context context(1);
+  for (const bench::BenchRow& row :
+       bench::BenchNf4(context, bench::Clock::kCpu, {.sizes = {64}, .repetitions = 1})) {
+    EXPECT_GE(row.seconds, 0) << row.op;
   }
 }
 

@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -32,12 +37,66 @@ TEST(SimdTargets, EachCanBeUsed) {
 
 TEST(SimdTargets, EachHasInstructionsForProductsInEightBits) {
   for (const SimdTarget target : SimdTargets()) {
+    const std::vector<Int8Dots> all = Int8DotsOf(target);
+    EXPECT_EQ(all.front(), Int8Dots::kFloat) << NameOf(target);
+    EXPECT_TRUE(std::ranges::is_sorted(all)) << NameOf(target);
     SetSimdTarget(target);
-    EXPECT_TRUE(HasInt8Dots(target, ActiveInt8Dots())) << NameOf(target);
-    EXPECT_TRUE(HasInt8Dots(target, Int8Dots::kFloat)) << NameOf(target);
+    EXPECT_EQ(ActiveInt8Dots(), all.back()) << NameOf(target);
+    for (const Int8Dots dots : all) {
+      SetSimdKernels({target, dots});
+      EXPECT_EQ(ActiveInt8Dots(), dots) << NameOf(target);
+    }
   }
-  EXPECT_FALSE(HasInt8Dots(SimdTarget::kScalar, Int8Dots::kMadd));
+  EXPECT_THAT(Int8DotsOf(SimdTarget::kScalar), testing::ElementsAre(Int8Dots::kFloat));
   SetSimdTarget(BestSimdTarget());
+}
+
+TEST(SimdTargets, AreReadByTheirNames) {
+  for (const SimdTarget target : SimdTargets()) {
+    const std::string name = NameOf(target);
+    EXPECT_EQ(ParseSimdKernels(name).target, target);
+    EXPECT_EQ(ParseSimdKernels(name).int8, Int8DotsOf(target).back()) << name;
+    for (const Int8Dots dots : Int8DotsOf(target)) {
+      const SimdKernels kernels = ParseSimdKernels(name + "+" + NameOf(dots));
+      EXPECT_EQ(kernels.target, target) << name;
+      EXPECT_EQ(kernels.int8, dots) << name;
+    }
+  }
+  EXPECT_EQ(ParseSimdKernels("").target, BestSimdTarget());
+  EXPECT_EQ(ParseSimdKernels("+float").target, BestSimdTarget());
+  EXPECT_EQ(ParseSimdKernels("+float").int8, Int8Dots::kFloat);
+}
+
+std::string ErrorOf(std::string_view text) {
+  try {
+    ParseSimdKernels(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(SimdTargets, ErrorsNameTheChoices) {
+  using testing::HasSubstr;
+  const std::string first = NameOf(SimdTarget::kScalar);
+#if defined(__x86_64__)
+  EXPECT_THAT(ErrorOf("sse"), HasSubstr("expected one of scalar, avx2, avx512, avx512bf16, amx"));
+  for (const char* dots : {"dp4a", "sdot", ""}) {
+    EXPECT_THAT(ErrorOf(first + "+" + dots),
+                HasSubstr("QLORA_TARGET: expected one of float, madd, vnni, amx behind the plus, "
+                          "found '" +
+                          std::string(dots) + "'"));
+  }
+  // Faster than what the target has: none of those.
+  EXPECT_EQ(ParseSimdKernels("scalar+amx").int8, Int8Dots::kFloat);
+  if (SimdTargets().back() != SimdTarget::kAmx) {
+    EXPECT_THAT(ErrorOf("amx"), HasSubstr("this machine has at most "));
+  }
+#else
+  EXPECT_THAT(ErrorOf("sve"), HasSubstr("expected one of neon, neondot, neonmatrix"));
+  EXPECT_THAT(ErrorOf(first + "+amx"),
+              HasSubstr("expected one of float, sdot, usmmla behind the plus, found 'amx'"));
+#endif
 }
 
 #if defined(__x86_64__)

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "qlora/error.h"
+#include "qlora/shape_plan.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -46,6 +48,24 @@ TEST(Recompute, DescribesMixtures) {
   using enum Recompute;
   const std::vector<Recompute> levels = {kLayer, kLayer, kAttention};
   EXPECT_EQ(DescribeRecompute(levels), "attention in 1 of 3 layers, layer in 2 of 3 layers");
+}
+
+// Codes take less than what they are made of, and scratch memory of both ways is shared.
+TEST(MemoryPlan, TakesNoMoreInEightBitsThanInBfloat16) {
+  Context context(2);
+  const auto peak = [&](const char* compute_dtype, std::int64_t length, bool int8_backward) {
+    TrainOptions options;
+    options.model_name_or_path = SourceDir() / "tests/golden/llama-tiny/config.json";
+    options.data.reading.max_length = length;
+    options.compute_dtype = compute_dtype;
+    options.int8_backward = int8_backward;
+    return PlanShape(context, options).memory.peak();
+  };
+  for (const std::int64_t length : {16, 64}) {
+    const std::size_t bfloat16 = peak("bfloat16", length, false);
+    EXPECT_LE(peak("int8", length, false), bfloat16) << length;
+    EXPECT_LE(peak("int8", length, true), bfloat16) << length;
+  }
 }
 
 TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) {

@@ -270,7 +270,6 @@ void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset
 
 void CodedRows::PackRow(std::int64_t row, std::int64_t first, std::int64_t depth,
                         std::uint8_t offset, std::uint8_t* out) const {
-  if (IsChunked(weight_)) return CodeChunks(Chunks(row, 1, first, depth, offset), out);
   std::uint8_t codes[kCodedDepth] = {};
   for (std::int64_t end = first + depth; first < end; first += kCodedDepth, out += kCodedDepth) {
     const std::int64_t count = std::min(kCodedDepth, end - first);
@@ -284,17 +283,22 @@ void CodedRows::PackRow(std::int64_t row, std::int64_t first, std::int64_t depth
 void CodedRows::Multiply(const Int8Kernels& kernels, const CodedPanels& panels, std::uint8_t* room,
                          float* sums, std::int64_t stride) const {
   const CodedPanel lanes = panels[0];
-  const std::int64_t most = IsChunked(weight_) ? kDotRows : 1;
+  const bool chunked = IsChunked(weight_);
+  const std::int64_t most = chunked ? kDotRows : 1;
   for (std::int64_t r = 0; r < rows_; r += most) {
     const std::int64_t rows = std::min(most, rows_ - r);
     for (std::int64_t k = 0; k < weight_.cols(); k += kDotDepth) {
       const std::int64_t depth = std::min(kDotDepth, weight_.cols() - k);
-      const PackedChunks chunks = Chunks(r, rows, k, depth, kernels.offset);
-      if (!IsChunked(weight_)) PackRow(r, k, depth, kernels.offset, room);
+      PackedChunks chunks = {};
+      if (chunked) {
+        chunks = Chunks(r, rows, k, depth, kernels.offset);
+      } else {
+        PackRow(r, k, depth, kernels.offset, room);
+      }
       kernels.dots({.rows = rows,
                     .k = RoundUp(depth, kInt8Depth),
                     .a = room,
-                    .chunks = IsChunked(weight_) ? &chunks : nullptr,
+                    .chunks = chunked ? &chunks : nullptr,
                     .lanes = panels.count(),
                     .panels = lanes.codes + k,
                     .k_stride = RoundUp(weight_.cols(), kInt8Depth),

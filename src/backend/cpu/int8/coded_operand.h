@@ -62,9 +62,10 @@ class CodedRows final : public CodedOperand {
 
  private:
   void ScaleChunks(float* factors);
-  // As Pack, of one row, for any depth.
+  // As Pack, of one row of a weight without chunks, for any depth.
   void PackRow(std::int64_t row, std::int64_t first, std::int64_t depth, std::uint8_t offset,
                std::uint8_t* out) const;
+  // Of a chunked weight.
   PackedChunks Chunks(std::int64_t row, std::int64_t rows, std::int64_t first, std::int64_t depth,
                       std::uint8_t offset) const;
 
