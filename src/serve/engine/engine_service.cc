@@ -108,7 +108,7 @@ class EngineService::Impl {
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
   bool PassesHaveTurn() const {
-    return !passes_.empty() && (steps_owed_ == 0 || engine_->is_idle());
+    return !passes_.empty() && (steps_owed_ == 0 || is_idle());
   }
   void RunPart();
   void EndPasses(const std::exception_ptr& error);
