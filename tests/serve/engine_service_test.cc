@@ -452,7 +452,7 @@ TEST_F(PartedPassesTest, AFaultEndsThemAlone) {
 
 TEST_F(PartedPassesTest, AnswersAreWrittenBetweenParts) {
   GenerationRequest request = Request("a", 40);
-  request.logit_bias = {{request.prompt.back(), 100.0F}};  // each step has text to show
+  request.logit_bias = {{*(request.prompt.end() - 1), 100.0F}};  // each step has text to show
   std::int64_t pieces = 0;
   std::vector<std::int64_t> pieces_before;
   std::promise<void> answered;
@@ -477,78 +477,84 @@ TEST_F(PartedPassesTest, AnswersAreWrittenBetweenParts) {
     EXPECT_GT(pieces_before[i], pieces_before[i - 1]) << i;
   }
   EXPECT_LT(pieces_before.front(), pieces);
-  TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
-    constexpr std::size_t kBody = 1 << 20;
-    const auto requests = [&](std::size_t bodies) {
-      const ServePlan plan = PlanServing(models_->base(), models_->All(), options_, bodies);
-      return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
-    };
-    EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
-    EXPECT_EQ(requests(kBody), requests(0) + 20 * kBody);
-  }
+}
 
-  class LaterAdapterTest : public EngineServiceTest {
-   protected:
-    LaterAdapterTest() : EngineServiceTest({}) {
-      models_->SetRunAlone([this](const auto& work) { service_->RunAlone(work); });
-    }
+TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
+  constexpr std::size_t kBody = 1 << 20;
+  const auto requests = [&](std::size_t bodies) {
+    const ServePlan plan = PlanServing(models_->base(), models_->All(), options_, bodies);
+    return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
   };
+  EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
+  EXPECT_EQ(requests(kBody), requests(0) + 20 * kBody);
+}
 
-  TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
-    const Told base = Write(Request("Once upon", 8));
-    EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
-    EXPECT_THROW(models_->Load("late", folder_.path().string()), ApiError);
-    models_->Load("late", kAdapter);
-    EXPECT_THROW(models_->Load("late", kAdapter), ApiError);
-    EXPECT_THROW(models_->Load("tiny", kAdapter), ApiError);
-    std::future<Told> one = Begin(Request("Once upon", 8));
-    std::future<Told> two = Begin(Request("Once upon", 8, "late"));
-    EXPECT_EQ(one.get().logprobs(), base.logprobs());
-    const Told late = two.get();
-    EXPECT_NE(late.logprobs(), base.logprobs());
-    EXPECT_EQ(models_->Find("late")->parent, "tiny");
-    EXPECT_NE(models_->Find("late")->fingerprint, models_->Find("")->fingerprint);
-    models_->Unload("late");
-    EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
-    EXPECT_THROW(models_->Unload("late"), ApiError);
-    EXPECT_THROW(models_->Unload("tiny"), ApiError);
-    // The keys of one that is gone serve no other.
-    models_->Load("again", kAdapter);
-    EXPECT_EQ(Write(Request("Once upon", 8, "again")).logprobs(), late.logprobs());
-    EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+class LaterAdapterTest : public EngineServiceTest {
+ protected:
+  LaterAdapterTest() : EngineServiceTest({}) {
+    models_->SetRunAlone([this](const auto& work) { service_->RunAlone(work); });
   }
+};
 
-  // Has no memory for passes while it is full.
-  class FullBackend final : public BackendDecorator {
-   public:
-    using BackendDecorator::BackendDecorator;
-    void Reserve(const BackendLimits& limits) override {
-      if (is_full) throw Error(ErrorCode::kOutOfMemory, "no memory for passes");
-      BackendDecorator::Reserve(limits);
-    }
-    std::atomic<bool> is_full = false;
-  };
+TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
+  const Told base = Write(Request("Once upon", 8));
+  EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
+  EXPECT_THROW(models_->Load("late", folder_.path().string()), ApiError);
+  models_->Load("late", kAdapter);
+  EXPECT_THROW(models_->Load("late", kAdapter), ApiError);
+  EXPECT_THROW(models_->Load("tiny", kAdapter), ApiError);
+  std::future<Told> one = Begin(Request("Once upon", 8));
+  std::future<Told> two = Begin(Request("Once upon", 8, "late"));
+  EXPECT_EQ(one.get().logprobs(), base.logprobs());
+  const Told late = two.get();
+  EXPECT_NE(late.logprobs(), base.logprobs());
+  EXPECT_EQ(models_->Find("late")->parent, "tiny");
+  EXPECT_NE(models_->Find("late")->fingerprint, models_->Find("")->fingerprint);
+  models_->Unload("late");
+  EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
+  EXPECT_THROW(models_->Unload("late"), ApiError);
+  EXPECT_THROW(models_->Unload("tiny"), ApiError);
+  // The keys of one that is gone serve no other.
+  models_->Load("again", kAdapter);
+  EXPECT_EQ(Write(Request("Once upon", 8, "again")).logprobs(), late.logprobs());
+  EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+}
 
-  TEST_F(LaterAdapterTest, WithoutMemoryForAnAdapterTheServiceGoesOn) {
-    service_.reset();
-    std::unique_ptr<Backend> inner = std::move(models_->base().backend);
-    auto full = std::make_unique<FullBackend>(*inner);
-    std::atomic<bool>& is_full = full->is_full;
-    models_->base().backend = std::move(full);
-    Start({.sequences = 3, .queue = 8, .positions = 64, .rows = 64});
-    const Told base = Write(Request("Once upon", 8));
-    models_->Load("late", kAdapter);
-    is_full = true;
-    EXPECT_THAT(Write(Request("Once upon", 8, "late")).end.error,
-                HasSubstr("no memory for passes"));
-    EXPECT_THAT(Write(Request("Once upon", 8)).end.error, HasSubstr("no memory for passes"));
-    EXPECT_THROW(service_->RunPass([](const Decoder&, Arena&) {}), ApiError);
-    is_full = false;
-    EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
-    EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
-    service_.reset();
-    models_->base().backend = std::move(inner);
+// Has no memory for passes while it is full.
+class FullBackend final : public BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+  void Reserve(const BackendLimits& limits) override {
+    if (is_full) throw Error(ErrorCode::kOutOfMemory, "no memory for passes");
+    BackendDecorator::Reserve(limits);
   }
+  std::atomic<bool> is_full = false;
+};
+
+TEST_F(LaterAdapterTest, WithoutMemoryForAnAdapterTheServiceGoesOn) {
+  service_.reset();
+  std::unique_ptr<Backend> inner = std::move(models_->base().backend);
+  auto full = std::make_unique<FullBackend>(*inner);
+  std::atomic<bool>& is_full = full->is_full;
+  models_->base().backend = std::move(full);
+  Start({.sequences = 3, .queue = 8, .positions = 64, .rows = 64});
+  const Told base = Write(Request("Once upon", 8));
+  models_->Load("late", kAdapter);
+  is_full = true;
+  EXPECT_THAT(Write(Request("Once upon", 8, "late")).end.error, HasSubstr("no memory for passes"));
+  EXPECT_THAT(Write(Request("Once upon", 8)).end.error, HasSubstr("no memory for passes"));
+  std::promise<bool> has_failed;
+  service_->SubmitPasses(
+      {.parts = 1,
+       .run_part = [](const Decoder&, Arena&) {},
+       .on_end = [&](const std::exception_ptr& error) { has_failed.set_value(error != nullptr); }});
+  EXPECT_TRUE(has_failed.get_future().get());
+  is_full = false;
+  EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
+  EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+  service_.reset();
+  models_->base().backend = std::move(inner);
+}
 
 }  // namespace
 }  // namespace qlora
