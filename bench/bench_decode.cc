@@ -143,7 +143,7 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
     const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);
     // At the peak: all prompts, and a token.
     const auto seconds_of = [&](std::int64_t tokens) {
-      return qlora::SecondsOf(PrefillFlops(config, SharesOf(model.get()), tokens), peak);
+      return qlora::SecondsOf(PrefillFlops(config, QuantizedSharesOf(model.get()), tokens), peak);
     };
     const double prompt_seconds =
         seconds_of(options.prompt_tokens) * static_cast<double>(options.sequences);

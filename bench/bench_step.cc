@@ -80,7 +80,8 @@ class TrainedModel {
   const BenchObjective& objective() const { return objective_; }
   // Of a step.
   Flops flops() const {
-    return FlopsOf(decoder_.config(), adapter_, SharesOf(model_.get()), objective_.batch, needs_);
+    return FlopsOf(decoder_.config(), adapter_, QuantizedSharesOf(model_.get()), objective_.batch,
+                   needs_);
   }
 
   // Runs the step of this number and returns its loss.

@@ -74,7 +74,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
 WeightSizes RandomModel::Plan(Context& context, Backend& backend, const DecoderConfig& config,
                               const std::string& format, WeightUse use) {
   const RandomModel plan(Counted(), context, backend, config, format, use);
-  return {.owned = plan.bytes_, .quantized = SharesOf(plan.weights_)};
+  return {.owned = plan.bytes_, .quantized = QuantizedSharesOf(plan.weights_)};
 }
 
 void RandomModel::Layout(Carver& carver) {

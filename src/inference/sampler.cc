@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -50,10 +51,11 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
     ThrowRuntime("the model's logits hold a NaN: base or adapter is damaged, or of another model");
   }
   if (repetition_penalty_ != 1) Penalize(context);
-  if (greedy_) {
-    return static_cast<std::int32_t>(std::max_element(scores_.begin(), scores_.end()) -
-                                     scores_.begin());
+  const auto likeliest = std::max_element(scores_.begin(), scores_.end());
+  if (*likeliest == -std::numeric_limits<float>::infinity()) {
+    ThrowRuntime("no token can be chosen: the logits of all are -infinity");
   }
+  if (greedy_) return static_cast<std::int32_t>(likeliest - scores_.begin());
   // Likeliest first; equal logits in the order of their ids, so that runs agree. A heap, because
   // few tokens are drawn or kept, and sorting all would take longer than the head of a small model.
   candidates_.clear();

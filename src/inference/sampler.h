@@ -21,7 +21,7 @@ class Sampler {
   explicit Sampler(const GenerateOptions& options);
 
   // logits (V); context: the tokens so far; draw: 0 for the first new token, 1 for the next ...
-  // Errors: Runtime when a logit is NaN.
+  // Errors: Runtime when a logit is NaN, and when all are -infinity.
   std::int32_t Next(std::span<const float> logits, std::span<const std::int32_t> context,
                     std::int64_t draw);
 

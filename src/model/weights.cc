@@ -37,7 +37,7 @@ class Loader : public WeightReader {
         {block_formats_.begin(), block_formats_.end()},
         // A stage leaves the tensors of others alone.
         here.size() == config_.num_hidden_layers ? tensors_.Notes() : std::vector<std::string>{},
-        SharesOf(out)};
+        QuantizedSharesOf(out)};
   }
 
  private:
@@ -167,7 +167,7 @@ WeightSizes Plan(Context& context, Backend& backend, const DecoderConfig& config
 
 }  // namespace
 
-QuantizedShares SharesOf(const DecoderWeights& weights) {
+QuantizedShares QuantizedSharesOf(const DecoderWeights& weights) {
   QuantizedShares shares;
   for (std::int64_t g = 0; g < std::ssize(kLinearGroups); ++g) {
     double all = 0;

@@ -165,7 +165,7 @@ struct LoadOptions {
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };
 
-QuantizedShares SharesOf(const DecoderWeights& weights);
+QuantizedShares QuantizedSharesOf(const DecoderWeights& weights);
 
 // The sizes that LoadWeights will report.
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,

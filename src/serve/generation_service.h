@@ -95,7 +95,8 @@ struct GenerationEnd {
   std::int64_t prompt_tokens = 0;  // all of them
   std::int64_t cached_tokens = 0;  // of these, not computed anew
   std::int64_t new_tokens = 0;     // the end token among them
-  std::string error = {};          // a fault within the server; reason is of no meaning
+  std::string error = {};          // why it is no answer; reason is of no meaning
+  std::string field = {};          // of the request, where the error lies; "": within the server
 };
 
 // Is called on the thread of the engine, pieces in order, then the end; must not wait.

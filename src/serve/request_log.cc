@@ -38,11 +38,18 @@ std::string FileKind(const OrderedJson& question, std::string_view kind) {
   return kind == "chats" ? "texts" : fmt::format("texts-{}", kind);
 }
 
+// Adds what a question says beside its messages, under the names that `train` reads.
+void AddContext(const OrderedJson& question, OrderedJson& line) {
+  for (const char* name : {"tools", "chat_template_kwargs"}) {
+    if (!question.at(name).is_null()) line[name] = question.at(name);
+  }
+}
+
 OrderedJson ConversationLine(const OrderedJson& question, OrderedJson answer) {
   if (IsOfTexts(question)) return answer;
   OrderedJson line = {{"messages", question.at("messages")}};
   line["messages"].push_back(std::move(answer));
-  if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
+  AddContext(question, line);
   return line;
 }
 
@@ -54,8 +61,32 @@ OrderedJson JudgementLine(const OrderedJson& question, OrderedJson answer, bool 
   OrderedJson line = {{"prompt", question.at("messages")},
                       {"completion", OrderedJson::array({std::move(answer)})},
                       {"label", is_good}};
-  if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
+  AddContext(question, line);
   return line;
+}
+
+// The answer with what the request had begun of it.
+OrderedJson WholeAnswer(const std::string& begin, OrderedJson message) {
+  if (begin.empty()) return message;
+  OrderedJson& content = message["content"];
+  content = begin + (content.is_string() ? content.get<std::string>() : "");
+  return message;
+}
+
+// False for what makes `train` refuse the whole file: an empty text, and a call that was cut, or
+// was never JSON.
+bool CanBeTrained(const OrderedJson& answer) {
+  if (answer.contains("completion")) return answer["completion"] != "";
+  if (!answer.contains("tool_calls")) return true;
+  return std::ranges::all_of(answer["tool_calls"], [](const OrderedJson& call) {
+    OrderedJson arguments;
+    const auto& text = call["function"]["arguments"].get_ref<const std::string&>();
+    return !TryParseJson(text, arguments) && arguments.is_object();
+  });
+}
+
+bool IsSilent(const OrderedJson& answer) {
+  return answer.contains("content") && answer["content"] == "" && !answer.contains("tool_calls");
 }
 
 }  // namespace
@@ -97,11 +128,16 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
                       const std::vector<LoggedAnswer>& answers) {
   OrderedJson all = {{"messages", question.messages},
                      {"tools", question.tools},
+                     {"chat_template_kwargs", question.variables},
+                     {"begin", question.begin},
                      {"answers", OrderedJson::array()}};
   std::string lines;
   for (const LoggedAnswer& answer : answers) {
-    all["answers"].push_back(answer.message);
-    if (answer.is_whole) lines += FormatJson(ConversationLine(all, answer.message)) + "\n";
+    OrderedJson message = WholeAnswer(question.begin, answer.message);
+    if (answer.is_whole && CanBeTrained(message) && !IsSilent(message)) {
+      lines += FormatJson(ConversationLine(all, message)) + "\n";
+    }
+    all["answers"].push_back(std::move(message));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -156,7 +192,16 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
     answer["completion"] = edited;
     line = std::move(answer);
   } else if (is_edit) {
-    line = ConversationLine(all, {{"role", "assistant"}, {"content", edited}});
+    const std::string begin = all.at("begin");
+    line = ConversationLine(
+        all,
+        {{"role", "assistant"}, {"content", edited.starts_with(begin) ? edited : begin + edited}});
+  } else if (!CanBeTrained(answer)) {
+    throw ApiError(
+        409,
+        "the answer is empty, or has a call whose arguments are no JSON object, which no "
+        "training reads; mark it as edited",
+        "mark");
   } else {
     line = JudgementLine(all, std::move(answer), mark == AnswerMark::kUp);
   }

@@ -4,10 +4,11 @@
 //   marks-2026-11-30.jsonl   {"prompt": [...], "completion": [...], "label": true}: good or bad
 //   (kto) edits-2026-11-30.jsonl   {"messages": [...]}: with the answer as somebody corrected it
 //
-// with "tools" where there were some. Texts that were continued have files of their own, texts-,
-// texts-marks- and texts-edits-: {"prompt": "...", "completion": "..."}, marks with their label.
-// Files of a day (UTC) are only added to, in whole lines, and never read back: marks are of the
-// newest answers, which are in memory.
+// with "tools" and "chat_template_kwargs" where there were some. Answers that no training reads are
+// left out: those that say nothing, and calls whose arguments are no JSON object. Texts that were
+// continued have files of their own, texts-, texts-marks- and texts-edits-: {"prompt": "...",
+// "completion": "..."}, marks with their label. Files of a day (UTC) are only added to, in whole
+// lines, and never read back: marks are of the newest answers, which are in memory.
 #ifndef QLORA_SERVE_REQUEST_LOG_H_
 #define QLORA_SERVE_REQUEST_LOG_H_
 
@@ -28,8 +29,10 @@
 namespace qlora {
 
 struct LoggedQuestion {
-  OrderedJson messages = {};  // null: texts were continued
-  OrderedJson tools = {};     // or null
+  OrderedJson messages = {};   // null: texts were continued
+  OrderedJson tools = {};      // or null
+  OrderedJson variables = {};  // of the chat template, or null
+  std::string begin = {};      // of each answer, which the request has and the messages have not
 };
 struct LoggedAnswer {
   // {"role": "assistant", "content", ...}, or of a text {"prompt", "completion"}.
@@ -57,14 +60,14 @@ class RequestLog {
   // Takes the answers to one question, before their client gets the end. Does not wait for a disk.
   void Keep(const std::string& id, const LoggedQuestion& question,
             const std::vector<LoggedAnswer>& answers);
-  // choice: which of the answers; edited: the text of a corrected one. Errors: ApiError 404 for an
-  // answer that is not in memory, 409 for one that has such a mark, 503 for a file that is full;
-  // Runtime.
+  // choice: which of the answers; edited: the text of a corrected one, with or without what the
+  // request had begun. Errors: ApiError 404 for an answer that is not in memory, 409 for one that
+  // has such a mark, or that no training reads, 503 for a file that is full; Runtime.
   void Mark(const std::string& id, std::int64_t choice, AnswerMark mark, const std::string& edited);
 
  private:
   struct Entry {
-    std::string text = {};  // JSON: {"messages", "tools", "answers"}
+    std::string text = {};  // JSON: the question, and "answers"
     std::vector<bool> is_judged = {};
     std::vector<bool> is_edited = {};
   };

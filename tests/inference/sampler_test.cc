@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "qlora/error.h"
@@ -107,6 +108,18 @@ TEST(Sampler, RefusesNan) {
     Sampler sampler(options);
     const std::vector<float> logits = {0, std::nanf(""), 1};
     EXPECT_THROW(sampler.Next(logits, {}, 0), Error);
+  }
+}
+
+// Not the first of them.
+TEST(Sampler, NoTokenIsChosenWhereAllAreForbidden) {
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  for (const bool sample : {false, true}) {
+    GenerateOptions options;
+    options.do_sample = sample;
+    Sampler sampler(options);
+    EXPECT_THROW(sampler.Next(std::vector<float>(3, kForbidden), {}, 0), Error);
+    EXPECT_EQ(sampler.Next(std::vector<float>{kForbidden, 1, kForbidden}, {}, 0), 1);
   }
 }
 

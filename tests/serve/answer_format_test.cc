@@ -81,6 +81,32 @@ TEST_F(AnswerFormatTest, EachInterfaceHasItsName) {
   }
 }
 
+// What would end an answer before its form, or leave no token to go on with.
+TEST_F(AnswerFormatTest, WhatWouldBreakTheFormIsRefused) {
+  for (const Interface& of : Interfaces()) {
+    Json form = {{"type", "json_object"}};
+    Json fields = {{of.own, form}};
+    if (const std::size_t dot = of.own.find('.'); dot != std::string::npos) {
+      fields = {{of.own.substr(0, dot), {{of.own.substr(dot + 1), form}}}};
+    }
+    const std::string stop = of.path == "/v1/messages" ? "stop_sequences" : "stop";
+    for (const auto& [name, value] : std::vector<std::pair<std::string, Json>>{
+             {stop, {"\"}]"}}, {"logit_bias", {{"5", -100}}}}) {
+      if (of.path == "/v1/responses" && name == stop) continue;  // which has none
+      Json both = fields;
+      both[name] = value;
+      const auto reply = With(of, both);
+      EXPECT_EQ(reply->response.status, 400) << of.path << name;
+      EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(), testing::StartsWith(name + ": "));
+      EXPECT_EQ(With(of, {{name, value}})->response.status, 200) << of.path << name;
+    }
+    // What forbids no token goes together with a form.
+    fields["logit_bias"] = {{"5", -99}, {"6", 100}};
+    if (of.path != "/v1/responses") fields[stop] = {""};
+    EXPECT_EQ(With(of, fields)->response.status, 200) << of.path;
+  }
+}
+
 TEST_F(AnswerFormatTest, NoFormIsNone) {
   for (const Interface& of : Interfaces()) {
     for (const Json& fields :

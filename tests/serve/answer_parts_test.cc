@@ -380,6 +380,72 @@ TEST(AnswerParts, ArgumentsLeaveAsTheyCome) {
   EXPECT_EQ(ShowParts(tags.Add("2</parameter></function>")), "12}»");
 }
 
+// A piece of an answer, and what of it leaves at once.
+using Pieces = std::vector<std::pair<std::string, std::string>>;
+
+// How much of its arguments each kind of call keeps back: JSON leaves byte for byte, a text between
+// tags likewise, any other value of a tag and each literal once it is whole.
+TEST(AnswerParts, EachKindOfCallSendsWhatIsCertain) {
+  const std::vector<std::pair<const char*, Pieces>> forms = {
+      // kNamed.
+      {kNewMistral,
+       {{"[TOOL_CALLS]f[AR", ""},
+        {"GS]{\"a\": \"x", "«f {\"a\": \"x"},
+        {" y\", ", " y\", "},
+        {"\"b\": 1}", "\"b\": 1}»"}}},
+      {kDeepSeek31,
+       {{"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{", "«f {"},
+        {"\"a\": [1", "\"a\": [1"},
+        {", 2]}", ", 2]}»"}}},
+      {kFunctionary, {{"f\n{\"a\"", "«f {\"a\""}, {": 1}", ": 1}»"}}},
+      // Channels.
+      {kHarmony,
+       {{"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a", "«f {\"a"},
+        {"\": 1", "\": 1"},
+        {"}<|call|>", "}»"}}},
+      // kJson.
+      {kLlama, {{"{\"name\": \"f\", \"parameters\": {\"a\"", "«f {\"a\""}, {": 1}}", ": 1}»"}}},
+      {kMistral,
+       {{"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a", "«f {\"a"},
+        {"\": 1}}]", "\": 1}»"}}},
+      // kTagged.
+      {kGlm,
+       {{"<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>a", "«f {\"text\": \"a"},
+        {" \"b\"", " \\\"b\\\""},
+        {"</arg_value>\n<arg_key>list</arg_key><arg_value>[1", "\", \"list\": "},
+        {", 2]", ""},
+        {"</arg_value>", "[1, 2]"},
+        {"</tool_call>", "}»"}}},
+      {kDsml,
+       {{"<｜DSML｜function_calls><｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" "
+         "string=\"true\">x",
+         "«f {\"a\": \"x"},
+        {"y", "y"},
+        {"</｜DSML｜parameter></｜DSML｜invoke>", "\"}»"}}},
+      // kLiteral.
+      {kLfm,
+       {{"<|tool_call_start|>[f(text='a", ""},
+        {" b', ", "«f {\"text\": \"a b\""},
+        {"number=1", ""},
+        {"2)]", ", \"number\": 12}»"}}},
+      {kGemma,
+       {{"<|tool_call>call:f{text:<|\"|>a", ""},
+        {" b<|\"|>", ""},
+        {",number:1", "«f {\"text\": \"a b\""},
+        {"}<tool_call|>", ", \"number\": 1}»"}}},
+      {"<|python_tag|>", {{"<|python_tag|>f.call(text=\"a", ""}, {"\")", "«f {\"text\": \"a\"}»"}}},
+  };
+  for (const auto& [form, pieces] : forms) {
+    AnswerParts parts(FindAnswerForm(form), false, true, kTools);
+    std::string before;
+    for (const auto& [piece, shown] : pieces) {
+      EXPECT_EQ(ShowParts(parts.Add(piece)), shown) << before << " | " << piece;
+      before += piece;
+    }
+    EXPECT_EQ(ShowParts(parts.Finish()), "") << before;
+  }
+}
+
 TEST(AnswerParts, AFormKnowsWhetherAPromptEndsInAThought) {
   EXPECT_TRUE(EndsInThought(*FindAnswerForm(kHermes), "<|im_start|>assistant\n<think>\n"));
   EXPECT_FALSE(

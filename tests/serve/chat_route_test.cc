@@ -410,6 +410,13 @@ TEST_F(ChatRouteTest, ErrorsBeforeAndWithinAStream) {
   const auto stream = With("stream", "true");
   EXPECT_TRUE(stream->ended);
   EXPECT_TRUE(Json::parse(stream->events().back()).contains("error"));
+  // A fault of the request is told to its client.
+  generation.end.field = "response_format";
+  const auto wrong = With("stream", "false");
+  EXPECT_EQ(wrong->response.status, 400);
+  EXPECT_EQ(ErrorOf(*wrong)["message"], "response_format: secret");
+  EXPECT_EQ(ErrorOf(*wrong)["param"], "response_format");
+  EXPECT_THAT(With("stream", "true")->events().back(), HasSubstr("response_format: secret"));
 }
 
 TEST_F(ChatRouteTest, AClientThatLeavesFreesItsAnswers) {

@@ -202,6 +202,27 @@ TEST_F(EngineServiceTest, AnswersOfAForm) {
   }
 }
 
+// Nothing is chosen where no token is left, and the error names the field that leaves none.
+TEST_F(EngineServiceTest, ARequestThatLeavesNoToken) {
+  const ServedModelPtr model = models_->Find("");
+  GenerationRequest request = Request("a", 5);
+  for (std::int32_t token = 0; token < model->vocabulary; ++token) {
+    request.logit_bias.emplace_back(token, -std::numeric_limits<float>::infinity());
+  }
+  for (const bool samples : {false, true}) {
+    request.options.do_sample = samples;
+    const Told told = Write(request);
+    EXPECT_EQ(told.text, "");
+    EXPECT_EQ(told.end.field, "logit_bias");
+    EXPECT_THAT(told.end.error, HasSubstr("no token"));
+  }
+  request.format = {.grammar = std::make_shared<const ByteGrammar>(JsonObjectGrammar()),
+                    .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary),
+                    .path = "response_format"};
+  EXPECT_EQ(Write(request).end.field, "response_format");
+  EXPECT_EQ(Write(Request("a", 2)).end.error, "") << "others go on";
+}
+
 TEST_F(EngineServiceTest, EndsOfAnAnswer) {
   GenerationRequest request = Request("a", 6);
   request.logit_bias = {{2, 100.0F}};  // </s>

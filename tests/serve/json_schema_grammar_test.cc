@@ -210,6 +210,21 @@ TEST(GrammarReader, ForgetsOtherPositions) {
   EXPECT_EQ(reader.Next(at, '}'), GrammarReader::kNowhere);
 }
 
+// Bytes that nothing tells from each other are followed once, and what may be asked is bounded.
+TEST(GrammarReader, CountsItsWork) {
+  GrammarReader reader = ReaderOf(R"({"type": "string"})");
+  const GrammarReader::Position in = reader.Next(reader.begin(), '"');
+  const GrammarReader::Position behind = reader.Next(in, 'a');
+  EXPECT_NE(reader.Next(in, 'n'), GrammarReader::kNowhere);
+  reader.LimitWork(0);
+  for (const char byte : std::string("bcxyz AZ09{}[]")) {
+    EXPECT_EQ(reader.Next(in, static_cast<unsigned char>(byte)), behind) << byte;
+  }
+  EXPECT_THROW(reader.Next(in, '\\'), Error);
+  reader.LimitWork(1000);
+  EXPECT_NE(reader.Next(in, '\\'), behind);
+}
+
 // Every text of the grammar of a random schema is JSON that the schema allows. With
 // QLORA_SCHEMA_SAMPLES=FILE they are written there, for another program to judge.
 TEST(JsonSchemaGenerator, TextsAreValid) {
@@ -245,7 +260,8 @@ class GrammarEditTest : public testing::Test {
   }
   std::vector<float> Logits(GrammarEdit& edit, const std::vector<std::int32_t>& answer) const {
     std::vector<float> logits(kVocabulary);
-    EXPECT_TRUE(edit.Apply(answer, logits));
+    edit.Apply(answer, logits);
+    EXPECT_TRUE(std::ranges::any_of(logits, IsAllowed));
     return logits;
   }
   static bool IsAllowed(float logit) { return logit == 0; }
@@ -314,6 +330,22 @@ TEST_F(GrammarEditTest, AnswersHaveTheForm) {
   }
 }
 
+// The engine would halt for all answers.
+TEST_F(GrammarEditTest, ASchemaOfTooManyWaysIsRefused) {
+  const AnswerGrammar form = Form(
+      R"({"anyOf": [{"type": "string", "maxLength": 20}, {"type": "string", "maxLength": 21}]})");
+  const std::vector<std::int32_t> answer = tokenizer_.Encode("\"a", false);
+  std::vector<float> logits(kVocabulary);
+  GrammarEdit(form, {kEnd}).Apply(answer, logits);
+  GrammarEdit bounded(form, {kEnd}, /*most_work=*/100);
+  try {
+    bounded.Apply(answer, logits);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("alternatives"));
+  }
+}
+
 TEST_F(GrammarEditTest, AThoughtComesBeforeTheForm) {
   GrammarEdit edit(Form(R"({"type": "null"})", "ok"), {kEnd});
   const auto tokens = [&](const std::string& text) { return tokenizer_.Encode(text, false); };
@@ -337,7 +369,9 @@ TEST_F(GrammarEditTest, AVocabularyWithoutTheText) {
   std::vector<std::int32_t> answer;
   std::vector<float> logits(kVocabulary);
   for (const std::string text : {"\"", "a", "\""}) {
-    ASSERT_TRUE(edit.Apply(answer, logits));
+    std::ranges::fill(logits, 0);
+    edit.Apply(answer, logits);
+    ASSERT_TRUE(std::ranges::any_of(logits, IsAllowed));
     for (std::int32_t token = 3; token < kVocabulary; ++token) {
       if (texts_->Of(token) == text) {
         answer.push_back(token);
@@ -345,7 +379,9 @@ TEST_F(GrammarEditTest, AVocabularyWithoutTheText) {
       }
     }
   }
-  EXPECT_FALSE(edit.Apply(answer, logits)) << "the answer cannot end";
+  std::ranges::fill(logits, 0);
+  edit.Apply(answer, logits);
+  EXPECT_TRUE(std::ranges::none_of(logits, IsAllowed)) << "the answer cannot end";
 }
 
 }  // namespace

@@ -133,6 +133,15 @@ TEST_F(MessagesTest, AThoughtEndsWithItsSignature) {
                           "text_delta", "content_block_stop", "message_delta", "message_stop"));
 }
 
+TEST_F(MessagesTest, NoStopTextCutsACallThatMustBe) {
+  const OrderedJson forced = With(kAsk, {{"tools", kTools}, {"tool_choice", {{"type", "any"}}}});
+  Ask(kPath, forced);
+  EXPECT_EQ(service_.requests.size(), 1u) << answer_.body;
+  Ask(kPath, With(forced, {{"stop_sequences", {"}"}}}));
+  EXPECT_EQ(answer_.head.status, 400);
+  EXPECT_THAT(answer_.body, HasSubstr("stop_sequences: "));
+}
+
 TEST_F(MessagesTest, CallsAreBlocksWithTheirInputAsAnObject) {
   Ask(kPath, With(kAsk, {{"tools", kTools}}));
   service_.Answer({"I look.", kCall});

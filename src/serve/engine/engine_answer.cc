@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
+#include "qlora/error.h"
 #include "serve/engine/logit_edits.h"
 #include "serve/structured/grammar_edit.h"
 #include "serve/token_bytes.h"
@@ -11,11 +13,12 @@
 namespace qlora {
 namespace {
 
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
 constexpr const char* kDamaged =
     "the model's logits hold a NaN: base or adapter is damaged, or of another model";
 
-constexpr const char* kNoToken =
-    "no token of the model can go on with the form that the request asks for";
+constexpr const char* kNoToken = "no token of the model is left to go on with";
 
 }  // namespace
 
@@ -41,26 +44,33 @@ EngineRequest EngineAnswer::TakeRequest() {
                         .top_logprobs = request_.top_logprobs,
                         .wants_prompt_logprobs = request_.wants_prompt_logprobs,
                         .keeps_prompt = request_.keeps_prompt};
-  std::shared_ptr<GrammarEdit> grammar;
-  if (request_.format.grammar) grammar = std::make_shared<GrammarEdit>(request_.format, ends);
   // The engine would end all answers at logits of which none can be chosen.
-  request.edit = [edit = std::move(edit), grammar, fault = fault_](
-                     std::span<const std::int32_t> answer, std::span<float> logits) {
+  request.edit = [edit = std::move(edit), grammar = std::shared_ptr<GrammarEdit>(),
+                  form = request_.format, ends, fault = fault_](
+                     std::span<const std::int32_t> answer, std::span<float> logits) mutable {
     if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
-      *fault = kDamaged;
+      fault->error = kDamaged;
     } else {
-      if (edit) edit(answer, logits);
-      if (grammar && !grammar->Apply(answer, logits)) *fault = kNoToken;
+      try {
+        if (form.grammar && !grammar) grammar = std::make_shared<GrammarEdit>(form, ends);
+        if (edit) edit(answer, logits);
+        if (grammar) grammar->Apply(answer, logits);
+        const bool has_token = *std::ranges::max_element(logits) != kForbidden;
+        if (!has_token) *fault = {kNoToken, grammar ? form.path : "logit_bias"};
+      } catch (const Error& error) {
+        *fault = {error.what(), form.path};
+      }
     }
-    if (!fault->empty()) std::ranges::fill(logits, 0);
+    if (!fault->error.empty()) std::ranges::fill(logits, 0);
   };
   return request;
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
-  if (!has_begun() && !TakePrompt(token.prompt)) *fault_ = kDamaged;
-  if (!fault_->empty()) {
-    Fail(*fault_);
+  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamaged;
+  if (!fault_->error.empty()) {
+    end_.field = fault_->field;
+    Fail(fault_->error);
     return false;
   }
   if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;

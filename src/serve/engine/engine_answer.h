@@ -24,7 +24,8 @@ class EngineAnswer {
   EngineAnswer(ServedModelPtr model, GenerationRequest request, GenerationListener listener,
                std::int64_t room);
 
-  // What the engine is to be asked, once. What is wrong with the logits ends this answer alone.
+  // What the engine is to be asked, once. What is wrong with the logits ends this answer alone, and
+  // so does a request that leaves no token to choose.
   EngineRequest TakeRequest();
   // Takes the next token. Returns false when the answer has ended, and the listener knows.
   bool Add(const EngineToken& token);
@@ -48,6 +49,12 @@ class EngineAnswer {
     std::size_t end;
   };
 
+  // As of GenerationEnd; no error: none.
+  struct Fault {
+    std::string error = {};
+    std::string field = {};
+  };
+
   // A token with the likeliest ones beside it.
   AnswerToken Scored(const TokenLogprob& token, const std::vector<TokenLogprob>& top) const;
   // Log-probabilities of the prompt leave with the first piece. False where they are none.
@@ -63,7 +70,7 @@ class EngineAnswer {
   bool is_cut_;  // by the context
   Tokenizer::StreamDecoder stream_;
   StopTexts stops_;
-  std::shared_ptr<std::string> fault_ = std::make_shared<std::string>();
+  std::shared_ptr<Fault> fault_ = std::make_shared<Fault>();
   std::vector<AnswerToken> prompt_;
   std::deque<HeldToken> held_;
   std::size_t decoded_ = 0;  // bytes of the answer

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -86,14 +87,26 @@ void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
   }
   generation.format = has_format ? request.format : ForcedCall(model, request);
   if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(*model.answers);
-  CheckEnds(generation);
+  CheckKeepsForm(generation, request.stops_path);
 }
 
-void CheckEnds(const GenerationRequest& generation) {
+void CheckKeepsForm(const GenerationRequest& generation, const std::string& stops_path) {
   if (generation.format.grammar == nullptr) return;
   if (generation.ignore_eos) RefuseField("ignore_eos", "an answer with a form ends with the form");
   if (generation.min_tokens > 0) {
     RefuseField("min_tokens", "an answer with a form ends with the form");
+  }
+  if (!generation.stops.empty()) {
+    RefuseField(stops_path,
+                "an answer with a form ends with the form, which a stop text would cut; leave it "
+                "out");
+  }
+  for (const auto& [token, bias] : generation.logit_bias) {
+    if (!std::isinf(bias)) continue;
+    RefuseField("logit_bias",
+                fmt::format("token {} is forbidden, which an answer with a form may need; expected "
+                            "a bias above -100",
+                            token));
   }
 }
 

@@ -3,6 +3,7 @@
 #ifndef QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
 #define QLORA_SERVE_REQUESTS_ANSWER_FORMAT_H_
 
+#include <string>
 #include <string_view>
 
 #include "serve/generation_service.h"
@@ -27,8 +28,9 @@ void RefuseOtherForms(const RequestFields& body, std::string_view own);
 void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
                   const ConversationPrompt& prompt, GenerationRequest& generation);
 
-// Errors: ApiError 400 for min_tokens and ignore_eos beside a format.
-void CheckEnds(const GenerationRequest& generation);
+// Errors: ApiError 400 for what would break a format: min_tokens, ignore_eos, stop texts, which are
+// of the field stops_path, and tokens that logit_bias forbids.
+void CheckKeepsForm(const GenerationRequest& generation, const std::string& stops_path);
 
 }  // namespace qlora
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/answers/argument_text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/foreign_fields.h"
@@ -39,7 +40,8 @@ std::string ContentOf(const RequestFields& message) {
   return text;
 }
 
-// Arguments are text in requests; templates read an object.
+// Arguments are text in requests; templates read an object. Clients give back what a model wrote,
+// also where that was cut, or is no JSON.
 OrderedJson CallsOf(const RequestFields& message) {
   const OrderedJson* calls = message.List("tool_calls", 0, 128);
   OrderedJson list = OrderedJson::array();
@@ -51,7 +53,7 @@ OrderedJson CallsOf(const RequestFields& message) {
                     {"type", "function"},
                     {"function",
                      {{"name", function.NeedText("name")},
-                      {"arguments", function.Text("arguments").value_or("{}")}}}});
+                      {"arguments", WholeArguments(function.Text("arguments").value_or(""))}}}});
   }
   return list;
 }

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "prompt/prompt_renderer.h"
 #include "serve/api_error.h"
+#include "serve/request_log.h"
 
 namespace qlora {
 namespace {
@@ -114,6 +115,13 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
   CheckPromptText(model, prompt.text);
   std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, prompt);
   return {std::move(prompt.text), std::move(tokens), begins_with_thought, HasMarks(form)};
+}
+
+LoggedQuestion QuestionOf(const ConversationRequest& request) {
+  return {.messages = request.messages,
+          .tools = request.tools,
+          .variables = request.variables,
+          .begin = request.begin};
 }
 
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,

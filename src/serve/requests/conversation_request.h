@@ -20,6 +20,8 @@
 
 namespace qlora {
 
+struct LoggedQuestion;
+
 struct ToolChoice {
   bool may_call = true;
   bool must_call = false;
@@ -36,6 +38,7 @@ struct ConversationRequest {
   AnswerGrammar format = {};   // of the answer
   ToolChoice choice = {};      // of these tools
   bool reads_calls = false;    // there are tools, and the answer may call them
+  std::string stops_path = "stop";
   std::string tools_path = "tools";
   std::string schema_path = "function.parameters";  // of a tool, within it
 };
@@ -84,6 +87,9 @@ struct ConversationPrompt {
 // Errors: InvalidInput with what the chat template says, and for a model without one; ApiError 400
 // for tools that the model has no form of calls for.
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request);
+
+// What is kept of the request beside its answers.
+LoggedQuestion QuestionOf(const ConversationRequest& request);
 
 // What reads one answer to such a prompt.
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,

@@ -173,6 +173,7 @@ void RefuseOthers(const RequestFields& body) {
 ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedModel& model) {
   RefuseOthers(body);
   ConversationRequest request;
+  request.stops_path = "stop_sequences";
   if (body.Has("system")) {
     const std::string system = TextOf(body, "system");
     if (!system.empty()) request.messages.push_back({{"role", "system"}, {"content", system}});

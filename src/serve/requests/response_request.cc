@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "serve/answers/argument_text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/foreign_fields.h"
@@ -99,10 +100,12 @@ class ItemReader {
   }
 
   void AddCall(const RequestFields& item) {
-    OrderedJson call = {
-        {"id", item.NeedText("call_id")},
-        {"type", "function"},
-        {"function", {{"name", item.NeedText("name")}, {"arguments", item.NeedText("arguments")}}}};
+    OrderedJson call = {{"id", item.NeedText("call_id")},
+                        {"type", "function"},
+                        // As of chat completions.
+                        {"function",
+                         {{"name", item.NeedText("name")},
+                          {"arguments", WholeArguments(item.NeedText("arguments"))}}}};
     Answer()["tool_calls"].push_back(std::move(call));
   }
 

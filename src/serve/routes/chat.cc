@@ -200,10 +200,8 @@ class ChatAnswer final : public ChoiceSet {
           {.message = MessageOf(choice),
            .is_whole = !choice.finish_reason.empty() && choice.finish_reason != "length"});
     }
-    server().request_log->Keep(
-        head_["id"].get<std::string>(),
-        {.messages = request_.conversation.messages, .tools = request_.conversation.tools},
-        answers);
+    server().request_log->Keep(head_["id"].get<std::string>(), QuestionOf(request_.conversation),
+                               answers);
   }
 
   OrderedJson Whole(std::int64_t i) {

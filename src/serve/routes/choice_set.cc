@@ -77,6 +77,7 @@ void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
   if (!end.error.empty()) {
     has_ended_ = true;
     CancelAll();
+    if (!end.field.empty()) return Fail(ApiError(400, end.field + ": " + end.error, end.field));
     server_.log(fmt::format("error: {}", end.error));
     Fail(ApiError(500, "a fault within the server ended the answer; its log has the reason"));
     return;

@@ -109,7 +109,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   generation.model = request.model->name;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
-  CheckEnds(generation);
+  CheckKeepsForm(generation, "stop");
   const auto older = body.Integer("max_tokens", 1, kMostTokens);
   generation.options.max_new_tokens =
       body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));

@@ -26,6 +26,9 @@ void Mark(Server& server, const HttpRequest& http, HttpReply& reply) {
   const std::string id = body.NeedText("id");
   const AnswerMark mark = ReadMark(body);
   const std::string edited = mark == AnswerMark::kEdited ? body.NeedText("edited") : "";
+  if (mark == AnswerMark::kEdited && edited.empty()) {
+    body.Refuse("edited", "is empty, which no training reads");
+  }
   if (mark != AnswerMark::kEdited && body.Has("edited")) {
     body.Refuse("edited", "needs \"mark\": \"edited\"");
   }

@@ -266,7 +266,7 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   requests.push_back(std::move(generation));
   const auto answer = std::make_shared<ResponseAnswer>(
       server, reply, std::move(parts), http.id, std::move(response), streams, model->tokenizer);
-  answer->KeepAs("resp_" + http.id, {.messages = request.messages, .tools = request.tools});
+  answer->KeepAs("resp_" + http.id, QuestionOf(request));
   answer->Start(std::move(requests), 1);
 }
 

@@ -14,31 +14,27 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-GrammarEdit::GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends)
+GrammarEdit::GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends, std::int64_t most_work)
     : form_(std::move(form)),
       ends_(std::move(ends)),
+      most_work_(most_work),
       reader_(form_.grammar),
       position_(reader_.begin()) {}
 
-bool GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> logits) {
+void GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> logits) {
+  reader_.LimitWork(most_work_);
   for (; read_ < answer.size(); ++read_) Read(answer[read_]);
   if (!form_.begins_behind.empty()) {
     for (const std::int32_t end : ends_) logits[end] = kNever;
-    return true;
+    return;
   }
   const std::vector<bool>& mask = Mask();
   const bool can_end = reader_.CanEnd(position_);
-  bool may_go_on = false;
   for (std::size_t token = 0; token < logits.size(); ++token) {
     // An end need not be special: its text is none of the form.
     const bool is_end = std::ranges::count(ends_, static_cast<std::int32_t>(token)) != 0;
-    if (is_end ? can_end : mask[token]) {
-      may_go_on = true;
-    } else {
-      logits[token] = kNever;
-    }
+    if (!(is_end ? can_end : mask[token])) logits[token] = kNever;
   }
-  return may_go_on;
 }
 
 void GrammarEdit::Read(std::int32_t token) {

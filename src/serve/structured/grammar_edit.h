@@ -16,12 +16,17 @@ namespace qlora {
 
 class GrammarEdit {
  public:
-  // form: with a grammar. ends: tokens that end the answer, where the grammar lets it end.
-  GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends);
+  // The work for one token, at most (GrammarReader::LimitWork).
+  static constexpr std::int64_t kMostWork = 250'000;
 
-  // Sets the logits (V) of all tokens to -infinity that must not follow the answer so far. False
-  // where none may follow: the vocabulary has no text for what the grammar asks for.
-  bool Apply(std::span<const std::int32_t> answer, std::span<float> logits);
+  // form: with a grammar. ends: tokens that end the answer, where the grammar lets it end.
+  GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends,
+              std::int64_t most_work = kMostWork);
+
+  // Sets the logits (V) of all tokens to -infinity that must not follow the answer so far: of every
+  // token where the vocabulary has no text for what the grammar asks for. Errors: InvalidInput for
+  // a grammar that takes too much work here, for which others would wait.
+  void Apply(std::span<const std::int32_t> answer, std::span<float> logits);
 
  private:
   // Beyond so much all but the position of the answer is forgotten.
@@ -33,6 +38,7 @@ class GrammarEdit {
 
   AnswerGrammar form_;
   std::vector<std::int32_t> ends_;
+  const std::int64_t most_work_;
   GrammarReader reader_;
   GrammarReader::Position position_;
   std::map<GrammarReader::Position, std::vector<bool>> masks_;

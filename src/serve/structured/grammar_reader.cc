@@ -1,8 +1,9 @@
 #include "serve/structured/grammar_reader.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
+
+#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -20,13 +21,28 @@ GrammarReader::GrammarReader(std::shared_ptr<const ByteGrammar> grammar)
 GrammarReader::Position GrammarReader::Next(Position position, unsigned char byte) {
   if (positions_[position].next[byte] != kUnknown) return positions_[position].next[byte];
   std::vector<Place> places;
+  ByteSet alike = ~ByteSet();  // bytes that lead to the same position
+  CountWork(positions_[position].places.size());
   for (const Place& place : positions_[position].places) {
     const ByteGrammar::State& state = grammar_->states[place.state];
-    if (grammar_->sets[state.what][byte]) places.push_back({state.next, place.calls});
+    const ByteSet& set = grammar_->sets[state.what];
+    if (set[byte]) places.push_back({state.next, place.calls});
+    alike &= set[byte] ? set : ~set;
   }
   const Position next = Number(Follow(std::move(places)));
-  positions_[position].next[byte] = next;
+  std::array<Position, 256>& known = positions_[position].next;
+  for (std::size_t other = 0; other < known.size(); ++other) {
+    if (alike[other]) known[other] = next;
+  }
   return next;
+}
+
+void GrammarReader::CountWork(std::size_t units) {
+  work_left_ -= static_cast<std::int64_t>(units);
+  if (work_left_ >= 0) return;
+  throw Error(ErrorCode::kInvalidInput,
+              "too many ways to read the answer at the same time: name fewer alternatives that "
+              "begin alike, and bound fewer texts and lists");
 }
 
 // The calls of what is kept are known again by where they go on.
@@ -52,11 +68,12 @@ GrammarReader::Position GrammarReader::ForgetOthers(Position position) {
 // The states that read a byte and are reached from these places without one.
 GrammarReader::Found GrammarReader::Follow(std::vector<Place> places) {
   Found found;
-  std::set<Place> seen;
+  seen_.clear();
   while (!places.empty() && found.places.size() < kMostPlaces) {
     const Place place = places.back();
     places.pop_back();
-    if (!seen.insert(place).second) continue;
+    CountWork(1);
+    if (!seen_.insert(std::uint64_t{place.calls} << 32 | place.state).second) continue;
     const ByteGrammar::State& state = grammar_->states[place.state];
     switch (state.kind) {
       case Kind::kBytes:
@@ -99,6 +116,7 @@ std::uint32_t GrammarReader::Push(GrammarState next, std::uint32_t before, bool 
 GrammarReader::Position GrammarReader::Number(Found found) {
   const auto at = numbers_.find(found);
   if (at != numbers_.end()) return at->second;
+  CountWork(kPositionWork);
   const auto number = static_cast<Position>(positions_.size());
   Known known{
       .places = {found.places.begin(), found.places.end()}, .can_end = found.can_end, .next = {}};

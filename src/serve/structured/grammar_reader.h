@@ -10,8 +10,10 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,10 @@ class GrammarReader {
   static constexpr std::uint32_t kMostDepth = 64;
 
   explicit GrammarReader(std::shared_ptr<const ByteGrammar> grammar);
+
+  // Bounds the work from here on, until the next call: a unit is a place that is looked at. Errors,
+  // of Next and ForgetOthers: InvalidInput beyond.
+  void LimitWork(std::int64_t units) { work_left_ = units; }
 
   // That of an empty text, which is never kNowhere.
   Position begin() const { return begin_; }
@@ -72,6 +78,10 @@ class GrammarReader {
   static constexpr std::size_t kMostPlaces = 1024;
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Place);  // in a position, and in numbers_
 
+  // Work that a new position is, beside its places.
+  static constexpr std::size_t kPositionWork = 64;
+
+  void CountWork(std::size_t units);
   Found Follow(std::vector<Place> places);
   std::uint32_t Push(GrammarState next, std::uint32_t before, bool nests);
   Position Number(Found found);
@@ -84,6 +94,8 @@ class GrammarReader {
   std::map<Found, Position> numbers_;
   std::size_t places_ = 0;  // of all positions
   Position begin_ = kNowhere;
+  std::int64_t work_left_ = std::numeric_limits<std::int64_t>::max();
+  std::unordered_set<std::uint64_t> seen_;  // of Follow
 };
 
 }  // namespace qlora

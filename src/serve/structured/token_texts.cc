@@ -25,12 +25,18 @@ TokenTexts::TokenTexts(const Tokenizer& tokenizer, std::int64_t vocabulary) : te
   }
   for (std::int64_t token = 0; token < vocabulary; ++token) {
     if (!texts_[token].empty() && !is_special[token])
-      sorted_.push_back({static_cast<std::int32_t>(token), 0});
+      sorted_.push_back({static_cast<std::int32_t>(token), 0, 0});
   }
   std::ranges::sort(sorted_, {},
                     [this](const Entry& entry) -> std::string_view { return texts_[entry.token]; });
-  for (std::size_t i = 1; i < sorted_.size(); ++i) {
-    sorted_[i].shared = SharedBytes(texts_[sorted_[i - 1].token], texts_[sorted_[i].token]);
+  std::string_view before;
+  for (Entry& entry : sorted_) {
+    const std::string_view text = texts_[entry.token];
+    const std::size_t shared = SharedBytes(before, text);
+    entry.shared = static_cast<std::uint32_t>(shared);
+    entry.rest = static_cast<std::uint32_t>(text.size() - shared);
+    rests_ += text.substr(shared);
+    before = text;
   }
 }
 
@@ -39,18 +45,20 @@ std::vector<bool> TokenTexts::Allowed(GrammarReader& reader,
   std::vector<bool> allowed(texts_.size());
   // The positions behind the bytes of the last text that was read, until it was not allowed.
   std::vector<GrammarReader::Position> path = {position};
+  const char* end = rests_.data();
   for (const Entry& entry : sorted_) {
+    const char* at = end;
+    end += entry.rest;
     // Shares the byte that is not allowed.
     if (entry.shared >= path.size()) continue;
     path.resize(entry.shared + 1);
-    const std::string& text = texts_[entry.token];
-    while (path.size() <= text.size()) {
-      const auto byte = static_cast<unsigned char>(text[path.size() - 1]);
-      const GrammarReader::Position next = reader.Next(path.back(), byte);
+    for (; at != end; ++at) {
+      const GrammarReader::Position next =
+          reader.Next(path.back(), static_cast<unsigned char>(*at));
       if (next == GrammarReader::kNowhere) break;
       path.push_back(next);
     }
-    allowed[entry.token] = path.size() > text.size();
+    allowed[entry.token] = at == end;
   }
   return allowed;
 }

@@ -22,17 +22,20 @@ class TokenTexts {
   // Of special tokens their names, which are never allowed.
   std::string_view Of(std::int32_t token) const { return texts_[token]; }
 
-  // One bit for each token: whether a text at the position may go on with it.
+  // One bit for each token: whether a text at the position may go on with it. Errors: those of the
+  // reader.
   std::vector<bool> Allowed(GrammarReader& reader, GrammarReader::Position position) const;
 
  private:
   struct Entry {
     std::int32_t token;
-    std::size_t shared;  // bytes at its beginning that those of the entry before it have, too
+    std::uint32_t shared;  // bytes at its beginning that those of the entry before it have, too
+    std::uint32_t rest;    // bytes behind these
   };
 
   std::vector<std::string> texts_;  // index = id
   std::vector<Entry> sorted_;       // those that may be allowed
+  std::string rests_;               // of all entries, which are read in this order
 };
 
 // The texts of one tokenizer, which are made when they are first asked for.
