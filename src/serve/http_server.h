@@ -68,7 +68,7 @@ class HttpReply {
 using HttpReplyPtr = std::shared_ptr<HttpReply>;
 
 struct HttpLimits {
-  std::size_t body = std::size_t{8} << 20;
+  std::size_t body = std::size_t{32} << 20;
   std::size_t head = std::size_t{16} << 10;
   // Of all bodies in memory: that are still coming, and of requests that nobody has read yet.
   std::size_t bodies = std::size_t{256} << 20;

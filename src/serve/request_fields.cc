@@ -58,8 +58,8 @@ OrderedJson ParseBody(const HttpRequest& request) {
   }
   OrderedJson body;
   if (const std::optional<JsonDefect> defect = TryParseJson(request.body, body, kMostBodyValues)) {
-    throw ApiError(
-        400, fmt::format("the body cannot be read as JSON: byte {}: {}", defect->offset, defect->reason));
+    throw ApiError(400, fmt::format("the body cannot be read as JSON: byte {}: {}", defect->offset,
+                                    defect->reason));
   }
   if (!body.is_object()) {
     throw ApiError(400, "the body must be a JSON object, found " + Shown(body));
