@@ -1,5 +1,7 @@
 #include "serve/api_error.h"
 
+#include <fmt/format.h>
+
 #include "io/json.h"
 
 namespace qlora {
@@ -50,6 +52,14 @@ HttpResponse WithHeaders(int status, const OrderedJson& body) {
 
 }  // namespace
 
+ApiError ContextExceeded(std::int64_t context_length, const std::string& found) {
+  return ApiError(400,
+                  fmt::format("this model's maximum context length is {} tokens, and the prompt "
+                              "has {}: shorten it, and leave room for the answer",
+                              context_length, found),
+                  "", "context_length_exceeded");
+}
+
 HttpResponse OpenAiError(const ApiError& error) {
   return WithHeaders(error.status, {{"error",
                                      {{"message", error.message},
@@ -61,7 +71,9 @@ HttpResponse OpenAiError(const ApiError& error) {
 HttpResponse AnthropicError(const ApiError& error, const std::string& request_id) {
   // There is no place for the field but the message.
   const bool names_field = error.param.empty() || error.message.starts_with(error.param);
-  const std::string message = names_field ? error.message : error.param + ": " + error.message;
+  std::string message = names_field ? error.message : error.param + ": " + error.message;
+  // Clients look for these words.
+  if (error.code == "context_length_exceeded") message = "prompt is too long: " + message;
   HttpResponse response = WithHeaders(
       error.status, {{"type", "error"},
                      {"error", {{"type", AnthropicTypeOf(error.status)}, {"message", message}}},

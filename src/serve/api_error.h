@@ -2,6 +2,7 @@
 #ifndef QLORA_SERVE_API_ERROR_H_
 #define QLORA_SERVE_API_ERROR_H_
 
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ struct ApiError : std::exception {
   std::string param;    // the field, "messages[0].content"; "": none
   std::string code;     // "context_length_exceeded", "model_not_found" ...; "": none
 };
+
+// The refusal of a prompt that leaves no room for an answer. found: what it has, "300 tokens".
+ApiError ContextExceeded(std::int64_t context_length, const std::string& found);
 
 // {"error": {"message", "type", "param", "code"}}
 HttpResponse OpenAiError(const ApiError& error);

@@ -27,12 +27,36 @@ struct AnswerGrammar {
   std::string begins_behind = {};  // the text that ends what stands before: a thought; "": nothing
 };
 
+// The tokens of a prompt, which all answers to it share.
+class PromptTokens {
+ public:
+  using value_type = std::int32_t;
+  using const_iterator = std::vector<std::int32_t>::const_iterator;
+
+  PromptTokens() : PromptTokens(std::vector<std::int32_t>()) {}
+  PromptTokens(std::vector<std::int32_t> ids)
+      : ids_(std::make_shared<const std::vector<std::int32_t>>(std::move(ids))) {}
+
+  operator const std::vector<std::int32_t>&() const { return *ids_; }
+  std::size_t size() const { return ids_->size(); }
+  bool empty() const { return ids_->empty(); }
+  std::int32_t front() const { return ids_->front(); }
+  const_iterator begin() const { return ids_->begin(); }
+  const_iterator end() const { return ids_->end(); }
+  friend bool operator==(const PromptTokens& a, const PromptTokens& b) {
+    return *a.ids_ == *b.ids_;
+  }
+
+ private:
+  std::shared_ptr<const std::vector<std::int32_t>> ids_;
+};
+
 // What chat completions, completions, responses and messages ask for, once their fields are read.
 struct GenerationRequest {
-  std::string model = {};                 // base or an adapter, by name
-  std::vector<std::int32_t> prompt = {};  // at least one token
-  GenerateOptions options = {};           // max_new_tokens, sampling, seed of this choice
-  std::vector<std::string> stops = {};    // texts that end the answer and are not part of it
+  std::string model = {};               // base or an adapter, by name
+  PromptTokens prompt = {};             // at least one token
+  GenerateOptions options = {};         // max_new_tokens, sampling, seed of this choice
+  std::vector<std::string> stops = {};  // texts that end the answer and are not part of it
   std::vector<std::pair<std::int32_t, float>> logit_bias = {};
   double presence_penalty = 0;
   double frequency_penalty = 0;
@@ -87,6 +111,8 @@ class GenerationService {
   // Errors: ApiError: 404 for an unknown model, 400 context_length_exceeded, 429 queue_full, 503
   // while the server stops.
   virtual GenerationId Submit(GenerationRequest request, GenerationListener listener) = 0;
+  // Answers that are written or wait at the same time, at most.
+  virtual std::int64_t most_answers() const = 0;
   // Frees the slot before the next step. The listener is not called again.
   virtual void Cancel(GenerationId id) = 0;
   // Runs work on the thread of the engine, between two steps, and waits for its end. Not from that

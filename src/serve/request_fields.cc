@@ -57,9 +57,9 @@ OrderedJson ParseBody(const HttpRequest& request) {
     throw ApiError(400, "the body is empty: expected a JSON object");
   }
   OrderedJson body;
-  if (const std::optional<JsonDefect> defect = TryParseJson(request.body, body)) {
-    throw ApiError(
-        400, fmt::format("the body is not JSON: byte {}: {}", defect->offset, defect->reason));
+  if (const std::optional<JsonDefect> defect = TryParseJson(request.body, body, kMostBodyValues)) {
+    throw ApiError(400, fmt::format("the body cannot be read as JSON: byte {}: {}", defect->offset,
+                                    defect->reason));
   }
   if (!body.is_object()) {
     throw ApiError(400, "the body must be a JSON object, found " + Shown(body));

@@ -1,5 +1,6 @@
 #include "serve/running_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <memory>
@@ -42,6 +43,8 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
   http.limits.bodies = BytesOfBodies(options);
+  // A few slow clients leave room for others.
+  http.limits.body = std::min(http.limits.body, http.limits.bodies / 4);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
   }

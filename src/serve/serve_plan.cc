@@ -15,6 +15,7 @@
 #include "pass/rope.h"
 #include "pass/state_pool.h"
 #include "plan/memory_plan.h"
+#include "serve/request_fields.h"
 
 namespace qlora {
 namespace {
@@ -22,8 +23,14 @@ namespace {
 // Fewer answers at the same time are worth a shorter context, down to this one.
 constexpr std::int64_t kWantedSequences = 4;
 constexpr std::int64_t kLeastContext = 4096;
-// Bodies of requests that are coming, in memory.
-constexpr std::size_t kMostBodies = std::size_t{256} << 20;
+// Bodies of requests that are coming or read, in memory.
+constexpr std::size_t kMostBodies = std::size_t{16} << 20;
+// A byte of a body becomes so many while it is read: of the JSON, of messages, of what the chat
+// template makes of them, and above all of the tokenizer, which takes the most where a token is a
+// letter. Measured: 16 to 21.
+constexpr std::size_t kBodyGrowth = 20;
+// Bodies that are read at the same time, with as many values as they may have.
+constexpr std::size_t kReadBodies = 4;
 
 // What the base and its adapters ask of memory.
 class Needs {
@@ -97,9 +104,15 @@ std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
   return GetsAdapters(options) ? room / 8 : 0;
 }
 
+// Of requests while they come and are read.
+std::size_t BytesOfRequests(std::size_t bodies) {
+  return kBodyGrowth * bodies +
+         kReadBodies * static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes);
+}
+
 // A max_memory with which one sequence would fit.
 std::size_t EnoughMemory(const ServeOptions& options, std::size_t passes, std::size_t slot) {
-  std::size_t room = passes + kMostBodies + slot;
+  std::size_t room = passes + BytesOfRequests(kMostBodies) + slot;
   if (GetsAdapters(options)) room += room / 7 + 1;
   return ResidentBytes() + (options.runs.empty() ? room : 2 * room);
 }
@@ -134,7 +147,7 @@ std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >>
 std::size_t BytesOfBodies(const ServeOptions& options) {
   const std::size_t memory =
       options.max_memory.empty() ? AvailableBytes() / 2 : ParseBytes(options.max_memory);
-  return std::min(kMostBodies, memory / 8);
+  return std::min(kMostBodies, memory / 8 / kBodyGrowth);
 }
 
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
@@ -156,7 +169,8 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   LimitQuestions(needs, room, limits);
   const std::size_t passes = needs.Passes(limits);
   const std::size_t later = LaterAdapters(options, room);
-  const std::size_t others = passes + bodies + later;
+  const std::size_t requests = BytesOfRequests(bodies);
+  const std::size_t others = passes + requests + later;
   std::size_t bytes = room > others ? room - others : 0;
   if (!options.kv_memory.empty()) bytes = std::min(bytes, ParseBytes(options.kv_memory));
   const auto fit = [&] {
@@ -181,7 +195,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
                 {"adapters", plan.adapter_bytes},
                 {"keys and values", needs.Slots(limits.sequences, limits.positions)},
                 {"passes", passes},
-                {"requests", bodies}};
+                {"requests", requests}};
   return plan;
 }
 

@@ -21,7 +21,7 @@ struct ServePlan {
   std::string note = {};               // for people: what was asked for and has no room; ""
 };
 
-// Bytes that bodies of requests may take while they come; before the model is loaded.
+// Bytes of bodies of requests that may be in memory; before the model is loaded.
 std::size_t BytesOfBodies(const ServeOptions& options);
 
 // As many sequences as fit, of the whole context; of a shorter one where the context is not given

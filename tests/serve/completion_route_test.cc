@@ -74,6 +74,51 @@ TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
             200);
 }
 
+std::string Ids(int count) {
+  std::string ids = "[1";
+  for (int i = 1; i < count; ++i) ids += ",1";
+  return ids + "]";
+}
+
+TEST_F(CompletionRouteTest, PromptsBeyondTheContextAreRefusedUnread) {
+  for (const std::string& prompt :
+       {Ids(128), "[" + Ids(5) + "," + Ids(128) + "]", "\"" + std::string(400, 'x') + "\"",
+        "\"" + std::string(1 << 20, 'x') + "\""}) {
+    const auto reply = Ask("POST", kPath, R"({"n": 16, "prompt": )" + prompt + "}");
+    EXPECT_EQ(reply->response.status, 400) << prompt.substr(0, 40);
+    EXPECT_EQ(ErrorOf(*reply)["code"], "context_length_exceeded") << prompt.substr(0, 40);
+  }
+  EXPECT_TRUE(generation.requests.empty());
+  EXPECT_EQ(Ask("POST", kPath, R"({"prompt": )" + Ids(127) + "}")->response.status, 200);
+}
+
+TEST_F(CompletionRouteTest, AnswersShareTheirPrompt) {
+  Ask("POST", kPath, R"({"prompt": ["a", "b"], "n": 2})");
+  ASSERT_EQ(generation.requests.size(), 4u);
+  EXPECT_EQ(generation.requests[0].prompt.begin(), generation.requests[1].prompt.begin());
+  EXPECT_NE(&*generation.requests[1].prompt.begin(), &*generation.requests[2].prompt.begin());
+}
+
+// No wait would make room for them, so 429 would have clients try for ever.
+TEST_F(CompletionRouteTest, MoreAnswersThanEverFitAreRefusedForGood) {
+  OrderedJson prompts = OrderedJson::array();
+  for (int i = 0; i < 64; ++i) prompts.push_back("a");
+  const auto reply = Post(kPath, {{"prompt", prompts}, {"n", 5}});
+  EXPECT_EQ(reply->response.status, 400);
+  const Json error = ErrorOf(*reply);
+  EXPECT_EQ(error["param"], "n");
+  EXPECT_THAT(error["message"].get<std::string>(),
+              AllOf(testing::HasSubstr("320 answers"), testing::HasSubstr("room for 272")));
+  EXPECT_TRUE(generation.requests.empty());
+  EXPECT_EQ(Post(kPath, {{"prompt", prompts}, {"n", 4}})->response.status, 200);
+  generation.most = 2;
+  EXPECT_EQ(ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}}))["param"], "prompt");
+  EXPECT_EQ(
+      ErrorOf(*Post("/v1/chat/completions",
+                    {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 3}}))["param"],
+      "n");
+}
+
 TEST_F(CompletionRouteTest, EchoAndLogprobsInTheirOwnForm) {
   generation.pieces = {
       {.text = "H",

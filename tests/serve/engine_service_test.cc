@@ -4,17 +4,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <future>
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "backend/backend_decorator.h"
 #include "prompt/prompt_renderer.h"
+#include "qlora/error.h"
 #include "qlora/model.h"
 #include "serve/api_error.h"
 #include "serve/loaded_models.h"
+#include "serve/request_fields.h"
 #include "serve/requests/sampling_fields.h"
+#include "serve/serve_plan.h"
 #include "serve/structured/json_schema_grammar.h"
 #include "serve/tiny_model.h"
 
@@ -310,6 +315,16 @@ TEST_F(EngineServiceTest, TheEndOfTheServiceEndsAnswers) {
   for (auto& told : all) told.get();  // each with an end
 }
 
+TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
+  constexpr std::size_t kBody = 1 << 20;
+  const auto requests = [&](std::size_t bodies) {
+    const ServePlan plan = PlanServing(models_->base(), models_->All(), options_, bodies);
+    return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
+  };
+  EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
+  EXPECT_EQ(requests(kBody), requests(0) + 20 * kBody);
+}
+
 class LaterAdapterTest : public EngineServiceTest {
  protected:
   LaterAdapterTest() : EngineServiceTest({}) {
@@ -339,6 +354,37 @@ TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   models_->Load("again", kAdapter);
   EXPECT_EQ(Write(Request("Once upon", 8, "again")).logprobs(), late.logprobs());
   EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+}
+
+// Has no memory for passes while it is full.
+class FullBackend final : public BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+  void Reserve(const BackendLimits& limits) override {
+    if (is_full) throw Error(ErrorCode::kOutOfMemory, "no memory for passes");
+    BackendDecorator::Reserve(limits);
+  }
+  std::atomic<bool> is_full = false;
+};
+
+TEST_F(LaterAdapterTest, WithoutMemoryForAnAdapterTheServiceGoesOn) {
+  service_.reset();
+  std::unique_ptr<Backend> inner = std::move(models_->base().backend);
+  auto full = std::make_unique<FullBackend>(*inner);
+  std::atomic<bool>& is_full = full->is_full;
+  models_->base().backend = std::move(full);
+  Start({.sequences = 3, .queue = 8, .positions = 64, .rows = 64});
+  const Told base = Write(Request("Once upon", 8));
+  models_->Load("late", kAdapter);
+  is_full = true;
+  EXPECT_THAT(Write(Request("Once upon", 8, "late")).end.error, HasSubstr("no memory for passes"));
+  EXPECT_THAT(Write(Request("Once upon", 8)).end.error, HasSubstr("no memory for passes"));
+  EXPECT_THROW(service_->RunPass([](const Decoder&, Arena&) {}), ApiError);
+  is_full = false;
+  EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
+  EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+  service_.reset();
+  models_->base().backend = std::move(inner);
 }
 
 }  // namespace

@@ -33,14 +33,16 @@ TEST(LogitEdits, BiasesAreAddedAndForbid) {
 }
 
 TEST(LogitEdits, PenaltiesCountTheAnswerAlone) {
-  EXPECT_THAT(Edited({.prompt = {0, 1}, .presence_penalty = 1.5}, {2, 2, 1}, {5, 5, 5}),
+  EXPECT_THAT(Edited({.prompt = std::vector<std::int32_t>{0, 1}, .presence_penalty = 1.5},
+                     {2, 2, 1}, {5, 5, 5}),
               ElementsAre(5, 3.5F, 3.5F));
-  EXPECT_THAT(Edited({.prompt = {0, 1}, .frequency_penalty = 1.5}, {2, 2, 1}, {5, 5, 5}),
+  EXPECT_THAT(Edited({.prompt = std::vector<std::int32_t>{0, 1}, .frequency_penalty = 1.5},
+                     {2, 2, 1}, {5, 5, 5}),
               ElementsAre(5, 3.5F, 2));
 }
 
 TEST(LogitEdits, RepetitionComesBeforePresence) {
-  GenerationRequest request{.prompt = {0}, .presence_penalty = 1};
+  GenerationRequest request{.prompt = std::vector<std::int32_t>{0}, .presence_penalty = 1};
   request.options.repetition_penalty = 2;
   const LogitEdit edit = TakeLogitEdits(request, {0});
   EXPECT_EQ(request.options.repetition_penalty, 1) << "not a second time";

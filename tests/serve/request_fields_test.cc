@@ -35,6 +35,9 @@ TEST(RequestFields, BodiesAreObjectsOfJson) {
   }
   std::string deep(100'000, '[');
   EXPECT_EQ(ErrorOf([&] { ParseBody(Body("{\"a\":" + deep)); }).status, 400);
+  std::string many = "{\"a\":[1";
+  for (std::int64_t i = 0; i < kMostBodyValues; ++i) many += ",1";
+  EXPECT_EQ(ErrorOf([&] { ParseBody(Body(many + "]}")); }).status, 400);
   EXPECT_EQ(ErrorOf([] { ParseBody(Body("{}", "text/plain")); }).status, 415);
   EXPECT_EQ(ErrorOf([] { ParseBody(Body("{}", "application/x-www-form-urlencoded")); }).status,
             415);

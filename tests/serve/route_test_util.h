@@ -43,6 +43,7 @@ class StubService : public GenerationService {
     listeners_.push_back(std::move(listener));
     return std::ssize(requests);
   }
+  std::int64_t most_answers() const override { return 272; }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   void RunAlone(const std::function<void()>& work) override { work(); }
   void RunPass(const Pass&) override { ADD_FAILURE() << "no model"; }

@@ -70,6 +70,10 @@ TEST_F(RouteTableTest, AnthropicsPathsHaveItsErrors) {
                   {"error", {{"type", "not_found_error"}, {"message", "model: no model"}}},
                   {"request_id", "r9"}}));
   EXPECT_EQ(HeaderOf(response, "request-id"), "r9");
+  const Json too_long = Json::parse(AnthropicError(ContextExceeded(64, "80 tokens"), "r9").body);
+  EXPECT_EQ(too_long["error"]["message"],
+            "prompt is too long: this model's maximum context length is 64 tokens, and the prompt "
+            "has 80 tokens: shorten it, and leave room for the answer");
   EXPECT_EQ(HeaderOf(ErrorResponse({.path = "/v1/models"}, ApiError(429, "full")), "Retry-After"),
             "1");
 }
@@ -109,6 +113,8 @@ TEST_F(RouteTableTest, TextsAndTokens) {
   }
   const Json special = Post("/tokenize", {{"content", "</s>"}})->json();
   EXPECT_EQ(special["tokens"], Json::array({2}));
+  EXPECT_EQ(Post("/tokenize", {{"prompt", "</s>"}, {"add_special_tokens", true}})->json()["tokens"],
+            Json::array({1, 2}));
   const Json bos = Post("/tokenize", {{"content", "</s>"}, {"add_special", true}})->json();
   EXPECT_EQ(bos["tokens"], Json::array({1, 2}));
   const Json pieces = Post("/tokenize", {{"content", "\u00e9"}, {"with_pieces", true}})->json();

@@ -76,6 +76,7 @@ class ScriptedGeneration final : public GenerationService {
     });
     return id;
   }
+  std::int64_t most_answers() const override { return most; }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   void RunAlone(const std::function<void()>& work) override { work(); }
   void RunPass(const Pass& pass) override { pass(*decoder, memory); }
@@ -90,6 +91,7 @@ class ScriptedGeneration final : public GenerationService {
   std::vector<GenerationPiece> pieces = {{.text = "Hello"}, {.text = " you"}};
   GenerationEnd end = {.cached_tokens = 2, .new_tokens = 3};
   std::int64_t refuse_from = -1;
+  std::int64_t most = 272;
   std::vector<GenerationRequest> requests;
   std::vector<GenerationId> cancelled;
   std::vector<std::function<void()>> waiting;

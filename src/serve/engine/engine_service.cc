@@ -53,12 +53,17 @@ class EngineService::Impl {
   ~Impl() { Stop(); }
 
   GenerationId Submit(GenerationRequest request, GenerationListener listener);
+  std::int64_t most_answers() const { return limits_.sequences + limits_.queue; }
   void Cancel(GenerationId id) {
     Post([this, id] { Drop(id); });
   }
   void RunAlone(const std::function<void()>& work);
   void RunPass(const Pass& pass) {
-    RunAlone([&] { pass(buffers_->decoder, buffers_->activations); });
+    RunAlone([&] {
+      if (buffers_ == nullptr) MakeRoom();
+      if (buffers_ == nullptr) throw ApiError(503, "there is no memory for a pass now");
+      pass(buffers_->decoder, buffers_->activations);
+    });
   }
   void Refuse() { refuses_ = true; }
   void Stop() {
@@ -97,6 +102,7 @@ class EngineService::Impl {
   void CountDown();
   // Gives adapters back that nobody serves any more.
   void ReleaseAdapters();
+  bool is_idle() const { return engine_ == nullptr || engine_->is_idle(); }
   bool HasRoomFor(const LoraAdapter* adapter) const;
   void CountEnd(const EngineAnswer& answer);
 
@@ -106,7 +112,8 @@ class EngineService::Impl {
   const EngineLimits limits_;
   PromptPace pace_;
 
-  // Of the thread of the engine.
+  // Of the thread of the engine. Buffers and engine are null where there was no memory to make them
+  // anew.
   std::unique_ptr<GenerationBuffers> buffers_;
   std::unique_ptr<Engine> engine_;
   std::optional<AdapterSizes> sizes_;  // what the buffers are for
@@ -132,15 +139,9 @@ GenerationId EngineService::Impl::Submit(GenerationRequest request, GenerationLi
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");
-  if (room < 1) {
-    throw ApiError(400,
-                   fmt::format("this model's maximum context length is {} tokens, and the prompt "
-                               "has {}: shorten it, and leave room for the answer",
-                               limits_.positions, prompt),
-                   "", "context_length_exceeded");
-  }
+  if (room < 1) throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
   const std::lock_guard lock(mutex_);
-  if (open_ >= limits_.sequences + limits_.queue) {
+  if (open_ >= most_answers()) {
     throw ApiError(429, fmt::format("{} requests are waiting already; try again later", open_), "",
                    "queue_full");
   }
@@ -185,9 +186,9 @@ void EngineService::Impl::Post(std::function<void()> work) {
 
 void EngineService::Impl::Work() {
   while (RunPosted()) {
-    if (!held_.empty() && engine_->is_idle()) MakeRoom();
+    if (!held_.empty() && is_idle()) MakeRoom();
     ShowLoad();
-    if (!engine_->is_idle()) Step();
+    if (!is_idle()) Step();
     ReleaseAdapters();
     ShowLoad();
   }
@@ -203,7 +204,7 @@ bool EngineService::Impl::RunPosted() {
   const Stopwatch watch;
   std::unique_lock lock(mutex_);
   // Answers that were given back are all ended before the thread sleeps.
-  if (engine_->is_idle() && held_.empty()) {
+  if (is_idle() && held_.empty()) {
     changed_.wait(lock, [this] { return !posted_.empty(); });
   }
   while (!posted_.empty() && watch.seconds() * 1000 < static_cast<double>(limits_.step_ms)) {
@@ -239,7 +240,13 @@ void EngineService::Impl::MakeRoom() {
     for (Running& one : held) Begin(one.id, std::move(one.answer));
   } catch (const std::exception& error) {
     for (Running& one : held) Fail(*one.answer, error.what());
-    MakeEngine(old);
+    try {
+      MakeEngine(old);
+    } catch (const std::exception&) {
+      // What was free before is taken now: the next request tries again.
+      engine_.reset();
+      buffers_.reset();
+    }
   }
 }
 
@@ -260,6 +267,7 @@ void EngineService::Impl::MakeEngine(const Adapters& adapters) {
 }
 
 bool EngineService::Impl::HasRoomFor(const LoraAdapter* adapter) const {
+  if (engine_ == nullptr) return false;
   return adapter == nullptr || adapters_.contains(adapter) ||
          Fit(AdapterSizes(base_.config, AdaptersOf(adapter)), *sizes_);
 }
@@ -322,7 +330,7 @@ void EngineService::Impl::Step() {
 
 void EngineService::Impl::ShowLoad() {
   // The next step gives slots to as many as there are.
-  const std::int64_t asked = engine_->running() + engine_->waiting();
+  const std::int64_t asked = engine_ == nullptr ? 0 : engine_->running() + engine_->waiting();
   const std::int64_t running = std::min(asked, limits_.sequences);
   metrics_.Set("qlora_requests_running", static_cast<double>(running));
   metrics_.Set("qlora_requests_waiting", static_cast<double>(asked - running + std::ssize(held_)));
@@ -384,7 +392,7 @@ void EngineService::Impl::ReleaseAdapters() {
       continue;
     }
     // Another adapter may get the same address.
-    engine_->Forget(at->first);
+    if (engine_ != nullptr) engine_->Forget(at->first);
     at = adapters_.erase(at);
   }
 }
@@ -399,6 +407,8 @@ EngineService::~EngineService() = default;
 GenerationId EngineService::Submit(GenerationRequest request, GenerationListener listener) {
   return impl_->Submit(std::move(request), std::move(listener));
 }
+
+std::int64_t EngineService::most_answers() const { return impl_->most_answers(); }
 
 void EngineService::Cancel(GenerationId id) { impl_->Cancel(id); }
 

@@ -40,6 +40,7 @@ class EngineService final : public GenerationService {
   EngineService& operator=(const EngineService&) = delete;
 
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override;
+  std::int64_t most_answers() const override;
   void Cancel(GenerationId id) override;
   void RunAlone(const std::function<void()>& work) override;
   void RunPass(const Pass& pass) override;

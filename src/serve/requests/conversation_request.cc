@@ -15,6 +15,8 @@ namespace qlora {
 namespace {
 
 constexpr std::size_t kMostNameBytes = 256;
+// Tokens of a text have fewer bytes on average, whatever the text is.
+constexpr std::int64_t kMostTokenBytes = 256;
 
 }  // namespace
 
@@ -85,6 +87,11 @@ void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,
                                 FirstBytes(id, 100)));
 }
 
+void CheckPromptText(const ServedModel& model, std::string_view text) {
+  if (std::ssize(text) / kMostTokenBytes < model.context_length) return;
+  throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()));
+}
+
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
   const AnswerForm& form = *model.answers;
   if (request.reads_calls && !HasCalls(form)) {
@@ -104,6 +111,7 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
                                         model.name));
   }
   prompt.text += request.begin;
+  CheckPromptText(model, prompt.text);
   std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, prompt);
   return {std::move(prompt.text), std::move(tokens), begins_with_thought, HasMarks(form)};
 }

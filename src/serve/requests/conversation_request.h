@@ -70,6 +70,10 @@ class CallIds {
   std::unordered_set<std::string> ids_;
 };
 
+// Refuses a text that is longer than the context of the model, before its tokens are counted.
+// Errors: ApiError 400 context_length_exceeded.
+void CheckPromptText(const ServedModel& model, std::string_view text);
+
 // What the model reads.
 struct ConversationPrompt {
   std::string text = {};

@@ -229,6 +229,7 @@ void AddChatRoutes(RouteTable& table, Server& server) {
   table.Add("POST", "/v1/chat/completions", [&server](const HttpRequest& http, HttpReplyPtr reply) {
     const OrderedJson json = ParseBody(http);
     ChatRequest request = ReadChat(RequestFields(json), server.models, server.options);
+    CheckAnswers(server.generation, 1, request.choices);
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
     std::vector<GenerationRequest> requests;

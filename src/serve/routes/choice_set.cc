@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
+#include "serve/request_fields.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
@@ -14,6 +16,15 @@ OrderedJson UsageJson(const AnswerUsage& usage) {
           {"completion_tokens", usage.new_tokens},
           {"total_tokens", usage.prompt_tokens + usage.new_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+void CheckAnswers(const GenerationService& service, std::int64_t prompts, std::int64_t n) {
+  const std::int64_t most = service.most_answers();
+  if (prompts * n <= most) return;
+  RefuseField(n > 1 ? "n" : "prompt",
+              fmt::format("{} with n = {} asks for {} answers, and this server has room for {} at "
+                          "the same time (max_sequences and max_queue); ask for fewer in a request",
+                          Counted(prompts, "prompt"), n, prompts * n, most));
 }
 
 const char* FinishReason(StopReason reason) {

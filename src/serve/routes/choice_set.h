@@ -23,6 +23,10 @@ struct AnswerUsage {
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 OrderedJson UsageJson(const AnswerUsage& usage);
 
+// Refuses `n` answers to each of so many prompts where the service never has room for them, which
+// waiting would not change. Errors: ApiError 400.
+void CheckAnswers(const GenerationService& service, std::int64_t prompts, std::int64_t n);
+
 // "stop", "length".
 const char* FinishReason(StopReason reason);
 

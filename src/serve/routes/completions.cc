@@ -14,6 +14,7 @@
 #include "serve/request_fields.h"
 #include "serve/request_log.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
@@ -27,7 +28,7 @@ constexpr std::int64_t kMostPrompts = 64;
 constexpr std::int64_t kUnsetTokens = 16;
 
 struct TextPrompt {
-  std::vector<std::int32_t> tokens = {};
+  PromptTokens tokens = {};
   std::string text = {};
 };
 
@@ -41,31 +42,43 @@ struct CompletionRequest {
   bool echoes = false;
 };
 
+// An answer has one token at least.
+void CheckTokens(const ServedModel& model, std::int64_t tokens) {
+  if (tokens < model.context_length) return;
+  throw ContextExceeded(model.context_length, fmt::format("{} tokens", tokens));
+}
+
 TextPrompt PromptOfText(const ServedModel& model, const std::string& text) {
-  TextPrompt prompt = {EncodePrompt(*model.tokenizer, {.text = text}), text};
+  CheckPromptText(model, text);
+  std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, {.text = text});
   const std::optional<std::int32_t> begin = model.tokenizer->bos_id();
-  if (prompt.tokens.empty() && begin) prompt.tokens = {*begin};
-  return prompt;
+  if (tokens.empty() && begin) tokens = {*begin};
+  CheckTokens(model, std::ssize(tokens));
+  return {std::move(tokens), text};
 }
 
 TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, const std::string& path) {
   if (ids.empty()) RefuseField(path, "expected at least one token id");
+  CheckTokens(model, std::ssize(ids));
   TextPrompt prompt = {AsTokenIds(ids, path, model.vocabulary)};
   prompt.text = model.tokenizer->Decode(prompt.tokens, false);
   return prompt;
 }
 
-// A text, ids, a list of texts, or a list of lists of ids.
-std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel& model) {
+// A text, ids, a list of texts, or a list of lists of ids. choices: of each prompt.
+std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel& model,
+                                    const GenerationService& generation, std::int64_t choices) {
   const std::string path = body.PathOf("prompt");
   const OrderedJson* prompt = body.Find("prompt");
   if (prompt == nullptr) body.Refuse("prompt", "is missing");
+  CheckAnswers(generation, 1, choices);
   if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>())};
   if (!prompt->is_array() || prompt->empty()) {
     body.Refuse("prompt", "expected text, token ids, or a list of these");
   }
   if (prompt->front().is_number()) return {PromptOfIds(model, *prompt, path)};
   body.List("prompt", 1, kMostPrompts);
+  CheckAnswers(generation, std::ssize(*prompt), choices);
   std::vector<TextPrompt> prompts;
   for (std::int64_t i = 0; i < std::ssize(*prompt); ++i) {
     const OrderedJson& one = (*prompt)[i];
@@ -77,10 +90,11 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
   return prompts;
 }
 
-CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& models) {
+CompletionRequest ReadCompletion(const RequestFields& body, const Server& server) {
   CompletionRequest request;
-  request.model = models.Find(body.Text("model").value_or(""));
-  request.prompts = ReadPrompts(body, *request.model);
+  request.model = server.models.Find(body.Text("model").value_or(""));
+  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
+  request.prompts = ReadPrompts(body, *request.model, server.generation, request.choices);
   if (!body.Text("suffix").value_or("").empty()) {
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
@@ -102,7 +116,6 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
   request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
-  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
   if (body.Integer("best_of", 1, kMostChoices).value_or(request.choices) != request.choices) {
     body.Refuse("best_of", "answers are not picked from more than n");
   }
@@ -261,7 +274,7 @@ class CompletionAnswer final : public ChoiceSet {
 void AddCompletionRoutes(RouteTable& table, Server& server) {
   table.Add("POST", "/v1/completions", [&server](const HttpRequest& http, HttpReplyPtr reply) {
     const OrderedJson json = ParseBody(http);
-    CompletionRequest request = ReadCompletion(RequestFields(json), server.models);
+    CompletionRequest request = ReadCompletion(RequestFields(json), server);
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
     std::vector<GenerationRequest> requests = RequestsOf(request);

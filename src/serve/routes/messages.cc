@@ -193,16 +193,10 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  try {
-    const auto answer = std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id,
-                                                        model->name, prompt_tokens, streams);
-    answer->KeepAs("msg_" + http.id, {.messages = request.messages, .tools = request.tools});
-    answer->Start(std::move(requests), 1);
-  } catch (const ApiError& error) {
-    if (error.code != "context_length_exceeded") throw;
-    // Clients look for these words.
-    throw ApiError(error.status, "prompt is too long: " + error.message, error.param, error.code);
-  }
+  const auto answer = std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id,
+                                                      model->name, prompt_tokens, streams);
+  answer->KeepAs("msg_" + http.id, {.messages = request.messages, .tools = request.tools});
+  answer->Start(std::move(requests), 1);
 }
 
 void CountTokens(Server& server, const HttpRequest& http, const HttpReplyPtr& reply) {
