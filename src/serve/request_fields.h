@@ -16,9 +16,8 @@
 
 namespace qlora {
 
-// Values of a body, at most: the ids of a prompt of 128k tokens, or thousands of messages and
-// tools. A value takes kJsonValueBytes and its text, however short that is.
-inline constexpr std::int64_t kMostBodyValues = 150'000;
+// Values of a body, at most: 64 prompts of 4096 ids, or thousands of messages and tools. A value takes kJsonValueBytes and its text, however short that is.
+inline constexpr std::int64_t kMostBodyValues = 300'000;
 inline constexpr std::int64_t kJsonValueBytes = 80;
 
 // Returns the object that the body is. Errors: ApiError 400 for a body that is not UTF-8, not JSON,

@@ -26,7 +26,7 @@ constexpr std::int64_t kLeastContext = 4096;
 // Tokens of a question with its state that there is always room for.
 constexpr std::int64_t kLeastQuestion = 1024;
 // Bodies of requests that are coming or read, in memory.
-constexpr std::size_t kMostBodies = std::size_t{16} << 20;
+constexpr std::size_t kMostBodies = std::size_t{32} << 20;
 // A byte of a body becomes so many while it is read: of the JSON, of messages, of what the chat
 // template makes of them, and above all of the tokenizer, which takes the most where a token is a
 // letter. Measured: 16 to 21.

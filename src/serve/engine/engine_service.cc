@@ -107,10 +107,14 @@ class EngineService::Impl {
   void MakeRoom();
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
-  bool PassesHaveTurn() const {
-    return !passes_.empty() && (steps_owed_ == 0 || is_idle());
-  }
+  bool PassesHaveTurn() const { return !passes_.empty() && (steps_owed_ == 0 || is_idle()); }
   void RunPart();
+  // The memory of passes. The next request asks for it again.
+  void GiveBack() {
+    FailAll("there is no memory for passes now");
+    engine_.reset();
+    buffers_.reset();
+  }
   void EndPasses(const std::exception_ptr& error);
   void Step();
   void ShowLoad();
@@ -283,9 +287,8 @@ void EngineService::Impl::MakeRoom() {
     try {
       MakeEngine(old);
     } catch (const std::exception&) {
-      // What was free before is taken now: the next request tries again.
-      engine_.reset();
-      buffers_.reset();
+      // What was free before is taken now.
+      GiveBack();
     }
   }
 }
@@ -356,7 +359,14 @@ void EngineService::Impl::RunPart() {
   try {
     if (buffers_ == nullptr) MakeRoom();
     if (buffers_ == nullptr) throw ApiError(503, "there is no memory for a pass now");
-    first.passes.run_part(buffers_->decoder, buffers_->activations);
+    const std::size_t room = buffers_->activations.bytes();
+    try {
+      first.passes.run_part(buffers_->decoder, buffers_->activations);
+    } catch (...) {
+      // Passes that wanted more than there was gave theirs back, which those of answers need.
+      if (buffers_->activations.bytes() < room) GiveBack();
+      throw;
+    }
   } catch (...) {
     return EndPasses(std::current_exception());
   }

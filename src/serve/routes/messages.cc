@@ -195,7 +195,7 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   requests.push_back(std::move(generation));
   const auto answer = std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id,
                                                       model->name, prompt_tokens, streams);
-  answer->KeepAs("msg_" + http.id, QuestionOf(request));
+  if (server.request_log != nullptr) answer->KeepAs("msg_" + http.id, QuestionOf(request));
   answer->Start(std::move(requests), 1);
 }
 

@@ -140,7 +140,8 @@ class ResponseAnswer final : public PartedAnswer {
       return;
     }
     response_["status"] = "failed";
-    response_["error"] = {{"code", "server_error"}, {"message", error.message}};
+    const char* code = error.status < 500 ? "invalid_prompt" : "server_error";
+    response_["error"] = {{"code", code}, {"message", error.message}};
     LeaveWith("response.failed");
   }
 
@@ -266,7 +267,7 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   requests.push_back(std::move(generation));
   const auto answer = std::make_shared<ResponseAnswer>(
       server, reply, std::move(parts), http.id, std::move(response), streams, model->tokenizer);
-  answer->KeepAs("resp_" + http.id, QuestionOf(request));
+  if (server.request_log != nullptr) answer->KeepAs("resp_" + http.id, QuestionOf(request));
   answer->Start(std::move(requests), 1);
 }
 
