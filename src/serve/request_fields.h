@@ -16,7 +16,8 @@
 
 namespace qlora {
 
-// Values of a body, at most: 64 prompts of 4096 ids, or thousands of messages and tools. A value takes kJsonValueBytes and its text, however short that is.
+// Values of a body, at most: 64 prompts of 4096 ids, or thousands of messages and tools. A value
+// takes kJsonValueBytes and its text, however short that is.
 inline constexpr std::int64_t kMostBodyValues = 300'000;
 inline constexpr std::int64_t kJsonValueBytes = 80;
 
