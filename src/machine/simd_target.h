@@ -67,8 +67,8 @@ const char* NameOf(Int8Dots dots);
 // Returns those that this machine has and a target may use, ascending; kFloat is the first one.
 std::vector<Int8Dots> Int8DotsOf(SimdTarget target);
 
-// The kernels of a process.
-struct SimdKernels {
+// The kernels of a process. Aligned as an atomic value without a lock needs it.
+struct alignas(2) SimdKernels {
   SimdTarget target;
   Int8Dots int8;  // one of Int8DotsOf(target)
 };
