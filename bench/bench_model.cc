@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -55,7 +56,8 @@ std::string ModelBenchOptions::ShapeOf(const std::string& base, const std::strin
 namespace {
 
 // Keeps the first layers of a model of `all`. Of layers that share keys and values, which are the
-// last, as large a part stays as of all layers.
+// last, as large a part stays as of all layers, or less: the very last sees everything, and so must
+// one before them.
 void KeepLayers(std::int64_t layers, std::int64_t all, Json& config) {
   config["num_hidden_layers"] = layers;
   if (config.contains("layer_types") && config["layer_types"].is_array()) {
@@ -71,7 +73,14 @@ void KeepLayers(std::int64_t layers, std::int64_t all, Json& config) {
   }
   if (config.contains("num_kv_shared_layers")) {
     Json& shared = config["num_kv_shared_layers"];
-    if (shared.is_number_integer()) shared = shared.get<std::int64_t>() * layers / all;
+    if (!shared.is_number_integer()) return;
+    std::int64_t kept = shared.get<std::int64_t>() * layers / all;
+    if (config.contains("layer_types") && config["layer_types"].is_array()) {
+      const Json& types = config["layer_types"];
+      const auto owner = std::ranges::find(types, Json("full_attention"));
+      kept = std::max<std::int64_t>(std::min(kept, types.end() - owner - 1), 0);
+    }
+    shared = kept;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "bench/bench_model.h"
 #include "bench/bench_program.h"
+#include "hub/known_models.h"
 #include "pass/flops.h"
 
 namespace qlora {
@@ -139,6 +140,19 @@ TEST_F(BenchShapeTest, KeepsTheFirstLayers) {
   for (std::int64_t l = 0; l < 14; ++l) EXPECT_EQ(config.layers[l].has_own_kv(), l < 6) << l;
   EXPECT_THAT(Refused(Bench("step", With(kGemma4), {"--num_hidden_layers=5"})),
               HasSubstr("expected at most 4"));
+}
+
+TEST_F(BenchShapeTest, KeepsAnyNumberOfLayersOfAnyModel) {
+  bench::ModelBenchOptions options;
+  for (const std::string& name : KnownModelNames()) {
+    options.shape = name;
+    options.num_hidden_layers = 0;
+    const std::int64_t all = bench::ConfigOf(options, 512).num_hidden_layers;
+    for (std::int64_t layers = 1; layers <= all; ++layers) {
+      options.num_hidden_layers = layers;
+      EXPECT_NO_THROW(bench::ConfigOf(options, 512)) << name << ", " << layers;
+    }
+  }
 }
 
 class BenchModelsTest : public BenchShapeTest {

@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "preference/preference_record.h"
 #include "serve/api_error.h"
-#include "serve/serve_fixture.h"
+#include "serve/routes/serve_fixture.h"
 #include "temporary_folder.h"
 
 namespace qlora {

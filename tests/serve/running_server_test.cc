@@ -14,7 +14,7 @@
 #include "dist/free_port.h"
 #include "io/json.h"
 #include "qlora/error.h"
-#include "serve/http_client.h"
+#include "serve/http/http_client.h"
 #include "serve/serve_plan.h"
 #include "serve/tiny_model.h"
 

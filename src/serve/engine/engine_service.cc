@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -18,6 +17,7 @@
 #include "inference/generation_memory.h"
 #include "serve/api_error.h"
 #include "serve/engine/engine_answer.h"
+#include "serve/engine/pass_turns.h"
 #include "serve/engine/prompt_pace.h"
 
 namespace qlora {
@@ -45,7 +45,12 @@ ApiError Full(std::int64_t waiting, const char* what) {
 class EngineService::Impl {
  public:
   Impl(LoadedModel& base, const ServedModels& models, Metrics& metrics, const EngineLimits& limits)
-      : base_(base), models_(models), metrics_(metrics), limits_(limits), pace_(limits.step_ms) {
+      : base_(base),
+        models_(models),
+        metrics_(metrics),
+        limits_(limits),
+        pace_(limits.step_ms),
+        passes_(limits.step_ms) {
     Adapters adapters;
     const std::vector<ServedModelPtr> all = models_.All();
     for (const ServedModelPtr& model : all) {
@@ -90,10 +95,6 @@ class EngineService::Impl {
     GenerationId id;
     std::unique_ptr<EngineAnswer> answer;
   };
-  struct RunningPasses {
-    GenerationId id;
-    PartedPasses passes;  // parts: that are left
-  };
   using Answers = std::map<RequestId, Running>;
 
   void Post(std::function<void()> work);
@@ -107,15 +108,13 @@ class EngineService::Impl {
   void MakeRoom();
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
-  bool PassesHaveTurn() const { return !passes_.empty() && (steps_owed_ == 0 || is_idle()); }
-  void RunPart();
+  void RunPart(const PartedPasses& passes);
   // The memory of passes. The next request asks for it again.
   void GiveBack() {
     FailAll("there is no memory for passes now");
     engine_.reset();
     buffers_.reset();
   }
-  void EndPasses(const std::exception_ptr& error);
   void Step();
   void ShowLoad();
   void Take(const EngineToken& token);
@@ -144,9 +143,8 @@ class EngineService::Impl {
   std::unique_ptr<Engine> engine_;
   std::optional<AdapterSizes> sizes_;  // what the buffers are for
   Answers answers_;
-  std::deque<Running> held_;          // wait for larger buffers
-  std::deque<RunningPasses> passes_;  // the first has its turn
-  std::int64_t steps_owed_ = 0;       // to answers, before the next part
+  std::deque<Running> held_;  // wait for larger buffers
+  PassTurns passes_;
   std::map<const LoraAdapter*, std::shared_ptr<const LoraAdapter>> adapters_;  // engine may know
 
   mutable std::mutex mutex_;
@@ -192,7 +190,7 @@ GenerationId EngineService::Impl::SubmitPasses(PartedPasses passes) {
   NeedRoomForPasses();
   open_parts_ += passes.parts;
   const GenerationId id = next_id_++;
-  posted_.push_back([this, id, passes = std::move(passes)] { passes_.push_back({id, passes}); });
+  posted_.push_back([this, id, passes = std::move(passes)] { passes_.Add(id, passes); });
   changed_.notify_all();
   return id;
 }
@@ -230,14 +228,16 @@ void EngineService::Impl::Work() {
   while (RunPosted()) {
     if (!held_.empty() && is_idle()) MakeRoom();
     ShowLoad();
-    if (PassesHaveTurn()) RunPart();
+    if (passes_.HaveTurn(!is_idle())) {
+      CountDownParts(passes_.RunPart([this](const PartedPasses& passes) { RunPart(passes); }));
+    }
     if (!is_idle()) Step();
     ReleaseAdapters();
     ShowLoad();
   }
   FailAll("the server was stopped");
   for (Running& held : held_) Fail(*held.answer, "the server was stopped");
-  while (!passes_.empty()) EndPasses(std::make_exception_ptr(Stopping()));
+  CountDownParts(passes_.EndAll(std::make_exception_ptr(Stopping())));
   std::deque<std::function<void()>> dropped;
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
@@ -248,7 +248,7 @@ bool EngineService::Impl::RunPosted() {
   const Stopwatch watch;
   std::unique_lock lock(mutex_);
   // Answers that were given back are all ended before the thread sleeps.
-  if (is_idle() && held_.empty() && passes_.empty()) {
+  if (is_idle() && held_.empty() && passes_.is_empty()) {
     changed_.wait(lock, [this] { return !posted_.empty(); });
   }
   while (!posted_.empty() && watch.seconds() * 1000 < static_cast<double>(limits_.step_ms)) {
@@ -334,11 +334,9 @@ void EngineService::Impl::Drop(GenerationId id) {
   const auto is_it = [id](const Running& running) { return running.id == id; };
   const auto at = std::ranges::find_if(
       answers_, [&](const Answers::value_type& entry) { return is_it(entry.second); });
-  const auto passes = std::ranges::find(passes_, id, &RunningPasses::id);
-  if (passes != passes_.end()) {
+  if (const std::int64_t parts = passes_.Drop(id); parts > 0) {
     metrics_.Count("qlora_requests_cancelled_total");
-    CountDownParts(passes->passes.parts);
-    passes_.erase(passes);
+    CountDownParts(parts);
     return;
   }
   const std::size_t held = std::erase_if(held_, is_it);
@@ -352,43 +350,21 @@ void EngineService::Impl::Drop(GenerationId id) {
   CountDown();
 }
 
-// The first passes run a part, and stand behind the others then.
-void EngineService::Impl::RunPart() {
-  RunningPasses& first = passes_.front();
-  const Stopwatch watch;
+void EngineService::Impl::RunPart(const PartedPasses& passes) {
+  if (buffers_ == nullptr) MakeRoom();
+  if (buffers_ == nullptr) throw ApiError(503, "there is no memory for a pass now");
+  const std::size_t room = buffers_->activations.bytes();
   try {
-    if (buffers_ == nullptr) MakeRoom();
-    if (buffers_ == nullptr) throw ApiError(503, "there is no memory for a pass now");
-    const std::size_t room = buffers_->activations.bytes();
-    try {
-      first.passes.run_part(buffers_->decoder, buffers_->activations);
-    } catch (...) {
-      // Passes that wanted more than there was gave theirs back, which those of answers need.
-      if (buffers_->activations.bytes() < room) GiveBack();
-      throw;
-    }
+    passes.run_part(buffers_->decoder, buffers_->activations);
   } catch (...) {
-    return EndPasses(std::current_exception());
+    // Passes that wanted more than there was gave theirs back, which those of answers need.
+    if (buffers_->activations.bytes() < room) GiveBack();
+    throw;
   }
-  const double steps = watch.seconds() * 1000 / static_cast<double>(limits_.step_ms);
-  steps_owed_ = static_cast<std::int64_t>(std::ceil(steps));
-  if (first.passes.parts == 1) return EndPasses(nullptr);
-  --first.passes.parts;
-  CountDownParts(1);
-  passes_.push_back(std::move(first));
-  passes_.pop_front();
-}
-
-// Tells of the end of the first passes.
-void EngineService::Impl::EndPasses(const std::exception_ptr& error) {
-  const RunningPasses ended = std::move(passes_.front());
-  passes_.pop_front();
-  ended.passes.on_end(error);
-  CountDownParts(ended.passes.parts);
 }
 
 void EngineService::Impl::Step() {
-  steps_owed_ = std::max<std::int64_t>(steps_owed_ - 1, 0);
+  passes_.CountStep();
   std::int64_t unread = 0;
   bool some_are_written = false;
   for (const auto& [number, running] : answers_) {
@@ -418,7 +394,7 @@ void EngineService::Impl::ShowLoad() {
   // The next step gives slots to as many as there are.
   const std::int64_t asked = engine_ == nullptr ? 0 : engine_->running() + engine_->waiting();
   const std::int64_t running = std::min(asked, limits_.sequences);
-  metrics_.Set("qlora_requests_running", static_cast<double>(running + std::ssize(passes_)));
+  metrics_.Set("qlora_requests_running", static_cast<double>(running + passes_.requests()));
   metrics_.Set("qlora_requests_waiting", static_cast<double>(asked - running + std::ssize(held_)));
   metrics_.Set("qlora_kv_pages_used", static_cast<double>(running));
 }

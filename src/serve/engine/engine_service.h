@@ -4,10 +4,8 @@
 //   the thread                               work, a part of passes, a step, and so on; sleeps
 //                                            where there is none of these
 //
-// Tokens of a step go to Answers (engine_answer.h), which hand text to listeners. Passes of several
-// requests take turns, a part each. A part that took as long as several steps may (step_ms) is
-// followed by as many steps before the next part, so that answers are written at the pace that they
-// have beside prompts.
+// Tokens of a step go to Answers (engine_answer.h), which hand text to listeners. Parts of passes
+// are run between steps (pass_turns.h).
 #ifndef QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 #define QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 

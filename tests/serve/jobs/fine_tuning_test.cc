@@ -1,0 +1,418 @@
+#include "serve/jobs/fine_tuning.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "io/json.h"
+#include "serve/api_error.h"
+#include "serve/jobs/job_stubs.h"
+#include "temporary_folder.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kRow =
+    R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
+
+int StatusOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ApiError& error) {
+    return error.status;
+  }
+  return 200;
+}
+
+class FineTuningTest : public testing::Test {
+ protected:
+  FineTuningTest() { Start(); }
+
+  // A server on the folder, or the next one on it.
+  void Start() {
+    jobs_.reset();
+    models_ = std::make_unique<NamedModels>();
+    FineTuningOptions options{.folder = folder_.path(), .file_bytes = 1000};
+    options.base.model_name_or_path = "model";
+    options.memory_left = [] { return std::int64_t{12345}; };
+    jobs_ = std::make_unique<FineTuning>(
+        std::move(options), *models_,
+        [this](const TrainingTask& task, const std::function<StopRequest()>& watch) {
+          tasks_.push_back(task);
+          ++running_;
+          most_running_ = std::max<int>(most_running_, running_);
+          const TrainingEnd end = training_.Run(task, watch);
+          --running_;
+          return end;
+        },
+        [](const std::string&) {});
+  }
+  std::string Upload(const std::string& text = kRow) {
+    FileStore& files = jobs_->files();
+    const auto upload = files.NewUpload();
+    WriteTextFile(upload, text);
+    return files.Add(upload, "words.jsonl", kTrainingPurpose).id;
+  }
+  std::string Create(const OrderedJson& more = OrderedJson::object()) {
+    OrderedJson body = {{"model", "base"}, {"training_file", Upload()}, {"suffix", "s"}};
+    body.update(more);
+    return jobs_->Create(body)["id"].get<std::string>();
+  }
+  // Waits for the thread of the jobs.
+  OrderedJson WaitFor(const std::string& id, const std::string& status) {
+    for (int i = 0; i < 20'000; ++i) {
+      OrderedJson job = jobs_->Get(id);
+      if (job["status"] == status) return job;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ADD_FAILURE() << "expected " << status << ", found " << jobs_->Get(id).dump();
+    return {};
+  }
+  std::vector<std::int64_t> MetricSteps(const std::string& id) {
+    std::vector<std::int64_t> steps;
+    const OrderedJson page = jobs_->Events(id, {.limit = 100});
+    for (const OrderedJson& event : page["data"]) {
+      if (event["type"] == "metrics") {
+        steps.insert(steps.begin(), event["data"]["step"].get<std::int64_t>());
+      }
+    }
+    return steps;
+  }
+  void WaitForStep(const std::string& id, std::int64_t step) {
+    for (int i = 0; i < 20'000; ++i) {
+      const auto steps = MetricSteps(id);
+      if (!steps.empty() && steps.back() >= step) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ADD_FAILURE() << "step " << step << " never came";
+  }
+  // The training waits before this step, until the test lets it go on.
+  void StopBefore(std::int64_t step) {
+    gate_ = step;
+    training_.may_step = [this](std::int64_t next) { return next < gate_; };
+  }
+
+  TemporaryFolder folder_;
+  std::atomic<std::int64_t> gate_ = 1'000'000;
+  std::atomic<int> running_ = 0;
+  std::atomic<int> most_running_ = 0;
+  StubTraining training_;
+  std::vector<TrainingTask> tasks_;
+  std::unique_ptr<NamedModels> models_;
+  std::unique_ptr<FineTuning> jobs_;
+};
+
+TEST_F(FineTuningTest, AJobBecomesAModelWithCheckpointsAndAResult) {
+  const std::string id = Create();
+  const OrderedJson job = WaitFor(id, "succeeded");
+  EXPECT_EQ(job["trained_tokens"], 40);
+  EXPECT_TRUE(job["error"].is_null());
+  EXPECT_GE(job["finished_at"], job["created_at"]);
+  const auto model = job["fine_tuned_model"].get<std::string>();
+  EXPECT_THAT(model, HasSubstr("ft:base:local:s:"));
+  EXPECT_TRUE(models_->Has(model));
+  EXPECT_EQ(MetricSteps(id), (std::vector<std::int64_t>{1, 2, 3, 4}));
+  const OrderedJson checkpoints = jobs_->Checkpoints(id, {});
+  ASSERT_EQ(checkpoints["data"].size(), 2);
+  EXPECT_EQ(checkpoints["data"][0]["step_number"], 4);
+  EXPECT_EQ(checkpoints["data"][0]["metrics"]["train_loss"], 0.25);
+  EXPECT_TRUE(models_->Has(checkpoints["data"][1]["fine_tuned_model_checkpoint"]));
+  const StoredFile result = jobs_->files().Get(job["result_files"][0]);
+  EXPECT_EQ(result.purpose, kResultPurpose);
+  EXPECT_THAT(ReadTextFile(jobs_->files().PathOf(result)), HasSubstr("\n2,0.5,"));
+}
+
+TEST_F(FineTuningTest, PreferencesHaveALossAndARateOfTheirOwn) {
+  const std::string pair =
+      R"({"input": {"messages": [{"role": "user", "content": "q"}]}, "preferred_output": )"
+      R"([{"role": "assistant", "content": "a"}], "non_preferred_output": )"
+      R"([{"role": "assistant", "content": "b"}]})";
+  const OrderedJson hyperparameters = {{"batch_size", 4}, {"learning_rate_multiplier", 2}};
+  const std::string id =
+      Create({{"training_file", Upload(pair)},
+              {"method", {{"type", "dpo"}, {"dpo", {{"hyperparameters", hyperparameters}}}}}});
+  WaitFor(id, "succeeded");
+  const Json config = ReadJsonFile(tasks_.at(0).arguments[1]);
+  EXPECT_EQ(config["preference_loss"], "sigmoid");
+  EXPECT_EQ(config["beta"], 0.1);
+  EXPECT_EQ(config["learning_rate"], 1e-5);
+  EXPECT_EQ(config["per_device_train_batch_size"], 2);
+}
+
+TEST_F(FineTuningTest, TheTrainingIsTheProgramItself) {
+  const std::string id = Create({{"seed", 5}, {"hyperparameters", {{"batch_size", 3}}}});
+  WaitFor(id, "succeeded");
+  ASSERT_EQ(tasks_.size(), 1);
+  const std::vector<std::string>& arguments = tasks_[0].arguments;
+  EXPECT_EQ(arguments[0], "train");
+  EXPECT_EQ(arguments[2], "--json");
+  EXPECT_EQ(arguments[3], "--max_memory");
+  EXPECT_EQ(arguments[4], "12345B");
+  const Json config = ReadJsonFile(arguments[1]);
+  EXPECT_EQ(config["seed"], 5);
+  EXPECT_EQ(config["global_batch_size"], 3);
+  EXPECT_EQ(config["per_device_train_batch_size"], 1);
+  EXPECT_EQ(config["learning_rate"], 2e-4);
+  EXPECT_EQ(config["output_dir"], (folder_.path() / id).string());
+}
+
+TEST_F(FineTuningTest, OneRunsAndOthersWait) {
+  StopBefore(2);
+  const std::string first = Create();
+  const std::string second = Create();
+  WaitForStep(first, 1);
+  EXPECT_EQ(jobs_->Get(second)["status"], "queued");
+  gate_ = 1000;
+  WaitFor(second, "succeeded");
+  EXPECT_EQ(jobs_->Get(first)["status"], "succeeded");
+  EXPECT_EQ(most_running_, 1);
+}
+
+TEST_F(FineTuningTest, CancelEndsWhatRunsAndWhatWaits) {
+  StopBefore(2);
+  const std::string first = Create();
+  const std::string second = Create();
+  WaitForStep(first, 1);
+  EXPECT_EQ(jobs_->Cancel(second)["status"], "cancelled");
+  jobs_->Cancel(first);
+  const OrderedJson job = WaitFor(first, "cancelled");
+  EXPECT_TRUE(job["fine_tuned_model"].is_null());
+  EXPECT_TRUE(job["error"].is_null());
+  EXPECT_FALSE(job["finished_at"].is_null());
+  EXPECT_EQ(StatusOf([&] { jobs_->Cancel(first); }), 400);
+  EXPECT_EQ(StatusOf([&] { jobs_->Pause(first); }), 400);
+  EXPECT_EQ(StatusOf([&] { jobs_->Resume(first); }), 400);
+}
+
+TEST_F(FineTuningTest, APausedJobGoesOnWhereItWas) {
+  StopBefore(4);
+  const std::string id = Create();
+  WaitForStep(id, 3);
+  jobs_->Pause(id);
+  WaitFor(id, "paused");
+  EXPECT_EQ(MetricSteps(id).size(), 3);
+  gate_ = 1000;
+  jobs_->Resume(id);
+  WaitFor(id, "succeeded");
+  EXPECT_EQ(MetricSteps(id), (std::vector<std::int64_t>{1, 2, 3, 4}));
+  ASSERT_EQ(tasks_.size(), 2);
+  EXPECT_EQ(tasks_[1].arguments[0], "resume");
+  EXPECT_EQ(tasks_[1].arguments[1], (folder_.path() / id).string());
+}
+
+TEST_F(FineTuningTest, TheNextServerGoesOnWithTheJobs) {
+  const std::string done = Create();
+  const auto model = WaitFor(done, "succeeded")["fine_tuned_model"].get<std::string>();
+  StopBefore(3);
+  const std::string first = Create();
+  const std::string second = Create();
+  WaitForStep(first, 2);
+  Start();
+  EXPECT_TRUE(models_->Has(model));
+  EXPECT_EQ(jobs_->Get(done)["status"], "succeeded");
+  gate_ = 1000;
+  WaitFor(second, "succeeded");
+  WaitFor(first, "succeeded");
+  EXPECT_EQ(MetricSteps(first), (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+// While the server still answers what it has begun.
+TEST_F(FineTuningTest, ARunningJobEndsBeforeItsServer) {
+  StopBefore(3);
+  const std::string first = Create();
+  const std::string second = Create();
+  WaitForStep(first, 2);
+  jobs_->BeginStop();
+  while (running_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(jobs_->Get(second)["status"], "queued");
+  EXPECT_TRUE(std::filesystem::exists(CheckpointDir(folder_.path() / first, 2)));
+  gate_ = 1000;
+  Start();
+  WaitFor(second, "succeeded");
+  WaitFor(first, "succeeded");
+}
+
+TEST_F(FineTuningTest, ARunThatEndedBeforeItsServerKnewIsTaken) {
+  const std::string id = Create();
+  WaitFor(id, "succeeded");
+  jobs_.reset();
+  // As the file was while the run went on.
+  const auto record = folder_.path() / "jobs" / (id + ".json");
+  Json job = ReadJsonFile(record);
+  job["status"] = "running";
+  job.erase("finished_at");
+  WriteTextFile(record, FormatJson(job));
+  Start();
+  WaitFor(id, "succeeded");
+  EXPECT_EQ(tasks_.size(), 1);
+}
+
+TEST_F(FineTuningTest, AFailureHasTheNamesOfTheClient) {
+  training_.exit_code = 2;
+  StopBefore(1);
+  const std::string file = Upload();
+  const std::string path = jobs_->files().PathOf(jobs_->files().Get(file)).string();
+  training_.output = FormatJson(Json{{"ok", false}, {"error", path + ":1: bad\nmore"}});
+  const std::string id = Create({{"training_file", file}});
+  gate_ = 1000;
+  const OrderedJson job = WaitFor(id, "failed");
+  EXPECT_EQ(job["error"]["message"], "words.jsonl:1: bad");
+  EXPECT_EQ(job["error"]["code"], "invalid_training_file");
+  EXPECT_TRUE(job["fine_tuned_model"].is_null());
+}
+
+TEST_F(FineTuningTest, ABadFileIsRefusedWithItsLine) {
+  try {
+    Create({{"training_file", Upload(std::string(kRow) + "\n{}\n")}});
+    ADD_FAILURE() << "taken";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status, 400);
+    EXPECT_THAT(error.message, HasSubstr("words.jsonl: line 2: "));
+  }
+  EXPECT_EQ(StatusOf([&] { Create({{"training_file", "file-none"}}); }), 404);
+  EXPECT_EQ(StatusOf([&] { Create({{"validation_file", "../../etc/passwd"}}); }), 404);
+  EXPECT_EQ(StatusOf([&] { Create({{"model", "other"}}); }), 404);
+}
+
+TEST_F(FineTuningTest, AFileInUseStays) {
+  StopBefore(2);
+  const std::string file = Upload();
+  const std::string id = Create({{"training_file", file}});
+  EXPECT_EQ(StatusOf([&] { jobs_->RemoveFile(file); }), 400);
+  gate_ = 1000;
+  WaitFor(id, "succeeded");
+  jobs_->RemoveFile(file);
+}
+
+TEST_F(FineTuningTest, OnlyModelsOfJobsAreDeleted) {
+  const std::string id = Create();
+  const auto model = WaitFor(id, "succeeded")["fine_tuned_model"].get<std::string>();
+  EXPECT_EQ(StatusOf([&] { jobs_->RemoveModel("base"); }), 400);
+  EXPECT_EQ(StatusOf([&] { jobs_->RemoveModel("ft:base:local:s:other"); }), 404);
+  jobs_->RemoveModel(model);
+  EXPECT_FALSE(models_->Has(model));
+  EXPECT_EQ(StatusOf([&] { jobs_->RemoveModel(model); }), 404);
+  EXPECT_EQ(jobs_->Get(id)["status"], "succeeded");
+  Start();
+  EXPECT_FALSE(models_->Has(model));
+}
+
+TEST_F(FineTuningTest, ListsTheNewestFirstAndByMetadata) {
+  const std::string first = Create({{"metadata", {{"mark", "x"}}}});
+  const std::string second = Create();
+  WaitFor(second, "succeeded");
+  const OrderedJson all = jobs_->List({}, {});
+  ASSERT_EQ(all["data"].size(), 2);
+  EXPECT_EQ(all["data"][0]["id"], second);
+  const OrderedJson marked = jobs_->List({}, {{"mark", "x"}});
+  ASSERT_EQ(marked["data"].size(), 1);
+  EXPECT_EQ(marked["data"][0]["id"], first);
+  EXPECT_TRUE(jobs_->List({}, {{"mark", "y"}})["data"].empty());
+}
+
+TEST_F(FineTuningTest, LeavesOutDamagedJobs) {
+  const std::string id = Create();
+  WaitFor(id, "succeeded");
+  jobs_.reset();
+  WriteTextFile(folder_.path() / "jobs" / (id + ".json"), "{");
+  Start();
+  EXPECT_TRUE(jobs_->List({}, {})["data"].empty());
+  EXPECT_EQ(StatusOf([&] { jobs_->Get(id); }), 404);
+}
+
+TEST_F(FineTuningTest, OnlyUploadsGoToFiles) {
+  const auto body_of = [&](const char* method, const char* path) {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    return jobs_->BodyOf(request);
+  };
+  const auto body = body_of("POST", "/v1/files");
+  ASSERT_TRUE(body.has_value());
+  EXPECT_EQ(std::filesystem::path(body->file).parent_path(), folder_.path() / "files");
+  EXPECT_GE(body->limit, 1000);
+  EXPECT_FALSE(body_of("GET", "/v1/files"));
+  EXPECT_FALSE(body_of("POST", "/v1/chat/completions"));
+}
+
+TEST(ProcessTrainerTest, ReturnsTheExitCodeAndWhatWasPrinted) {
+  const TemporaryFolder folder;
+  const TrainingTask task{.arguments = {"-c", "echo words; echo more >&2; exit 3"},
+                          .run = folder / "run",
+                          .output = folder / "out",
+                          .log = folder / "log"};
+  const TrainingEnd end = ProcessTrainer("/bin/sh")(task, [] { return StopRequest::kNone; });
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_EQ(end.output, "words\n");
+  EXPECT_EQ(ReadTextFile(folder / "log"), "more\n");
+}
+
+TEST(ProcessTrainerTest, StopsByTheSignalsOfTraining) {
+  const TemporaryFolder folder;
+  const std::filesystem::path ready = folder / "ready";
+  TrainingTask task{.arguments = {"-c", "trap 'exit 130' TERM; : >'" + ready.string() +
+                                            "'; while :; do sleep 0.01; done"},
+                    .run = folder / "run",
+                    .output = folder / "out",
+                    .log = folder / "log"};
+  const Trainer trainer = ProcessTrainer("/bin/sh");
+  // A signal before the trap is set would end the shell.
+  const auto checkpoint = [&] {
+    return std::filesystem::exists(ready) ? StopRequest::kCheckpoint : StopRequest::kNone;
+  };
+  EXPECT_EQ(trainer(task, checkpoint).exit_code, 130);
+  EXPECT_EQ(trainer(task, [] { return StopRequest::kNow; }).exit_code, 137);
+}
+
+TEST(ProcessTrainerTest, EndsWithTheServerWhateverEndsThat) {
+  const TemporaryFolder folder;
+  const std::string fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  // Writes that it runs, and keeps the other end open as long as it lives.
+  const TrainingTask task{
+      .arguments = {"-c", "exec 3>'" + fifo + "'; echo >&3; exec sleep infinity"},
+      .run = folder / "run",
+      .output = folder / "out",
+      .log = folder / "log"};
+  const pid_t server = fork();
+  ASSERT_GE(server, 0);
+  if (server == 0) {
+    ProcessTrainer("/bin/sh")(task, [] { return StopRequest::kNone; });
+    _exit(0);
+  }
+  const int end = open(fifo.c_str(), O_RDONLY);
+  char byte = 0;
+  EXPECT_EQ(read(end, &byte, 1), 1);
+  EXPECT_EQ(kill(server, SIGKILL), 0);
+  EXPECT_EQ(waitpid(server, nullptr, 0), server);
+  // The training has ended when nobody can write any more.
+  while (read(end, &byte, 1) > 0) {
+  }
+  close(end);
+}
+
+TEST(ProcessTrainerTest, AProgramThatIsNotThereIsAnExitCode) {
+  const TemporaryFolder folder;
+  const TrainingTask task{
+      .arguments = {}, .run = folder / "run", .output = folder / "out", .log = folder / "log"};
+  const Trainer trainer = ProcessTrainer(folder / "none");
+  EXPECT_EQ(trainer(task, [] { return StopRequest::kNone; }).exit_code, 127);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,123 @@
+// Forms of answers in all interfaces: each has its own name for them, and refuses those of others.
+#include "serve/requests/answer_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "serve/routes/serve_fixture.h"
+
+namespace qlora {
+namespace {
+
+struct Interface {
+  std::string path;
+  std::string own;  // its name for a form
+  Json request;
+};
+const std::vector<Interface>& Interfaces() {
+  static const std::vector<Interface> all = {
+      {"/v1/chat/completions",
+       "response_format",
+       {{"messages", {{{"role", "user"}, {"content", "x"}}}}}},
+      {"/v1/completions", "response_format", {{"prompt", "x"}}},
+      {"/v1/responses", "text.format", {{"input", "x"}}},
+      {"/v1/messages",
+       "output_config.format",
+       {{"model", "tiny"},
+        {"messages", {{{"role", "user"}, {"content", "x"}}}},
+        {"max_tokens", 5}}},
+  };
+  return all;
+}
+
+class AnswerFormatTest : public RoutesTest {
+ protected:
+  AnswerFormatTest() {
+    AddResponseRoutes(table, server);
+    AddMessageRoutes(table, server);
+  }
+  std::shared_ptr<FakeReply> With(const Interface& of, const Json& fields) {
+    generation.requests.clear();
+    Json body = of.request;
+    body.update(fields);
+    return Ask("POST", of.path, body.dump());
+  }
+};
+
+TEST_F(AnswerFormatTest, EachInterfaceHasItsName) {
+  const Json schema = {{"type", "json_schema"},
+                       {"name", "s"},
+                       {"schema", {{"type", "null"}}},
+                       {"json_schema", {{"name", "s"}, {"schema", {{"type", "null"}}}}}};
+  const std::vector<std::pair<std::string, Json>> forms = {
+      {"response_format", {{"response_format", schema}}},
+      {"text.format", {{"text", {{"format", schema}}}}},
+      {"output_config.format", {{"output_config", {{"format", schema}}}}},
+      {"grammar", {{"grammar", "root ::= \"a\""}}},
+      {"json_schema", {{"json_schema", Json::object()}}},
+      {"guided_json", {{"guided_json", Json::object()}}},
+      {"guided_regex", {{"guided_regex", "a+"}}},
+      {"guided_choice", {{"guided_choice", {"a", "b"}}}},
+      {"structured_outputs", {{"structured_outputs", {{"choice", {"a"}}}}}},
+  };
+  for (const Interface& of : Interfaces()) {
+    for (const auto& [name, fields] : forms) {
+      const auto reply = With(of, fields);
+      const std::string what = of.path + " " + name + ": " + reply->body;
+      if (name == of.own) {
+        EXPECT_EQ(reply->response.status, 200) << what;
+        ASSERT_EQ(generation.requests.size(), 1u) << what;
+        EXPECT_NE(generation.requests[0].format.grammar, nullptr) << what;
+        continue;
+      }
+      EXPECT_EQ(reply->response.status, 400) << what;
+      EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(),
+                  testing::AllOf(testing::StartsWith(name + ": "), testing::HasSubstr(of.own)))
+          << what;
+    }
+  }
+}
+
+// What would end an answer before its form, or leave no token to go on with.
+TEST_F(AnswerFormatTest, WhatWouldBreakTheFormIsRefused) {
+  for (const Interface& of : Interfaces()) {
+    Json form = {{"type", "json_object"}};
+    Json fields = {{of.own, form}};
+    if (const std::size_t dot = of.own.find('.'); dot != std::string::npos) {
+      fields = {{of.own.substr(0, dot), {{of.own.substr(dot + 1), form}}}};
+    }
+    const std::string stop = of.path == "/v1/messages" ? "stop_sequences" : "stop";
+    for (const auto& [name, value] : std::vector<std::pair<std::string, Json>>{
+             {stop, {"\"}]"}}, {"logit_bias", {{"5", -100}}}}) {
+      if (of.path == "/v1/responses" && name == stop) continue;  // which has none
+      Json both = fields;
+      both[name] = value;
+      const auto reply = With(of, both);
+      EXPECT_EQ(reply->response.status, 400) << of.path << name;
+      EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(), testing::StartsWith(name + ": "));
+      EXPECT_EQ(With(of, {{name, value}})->response.status, 200) << of.path << name;
+    }
+    // What forbids no token goes together with a form.
+    fields["logit_bias"] = {{"5", -99}, {"6", 100}};
+    if (of.path != "/v1/responses") fields[stop] = {""};
+    EXPECT_EQ(With(of, fields)->response.status, 200) << of.path;
+  }
+}
+
+TEST_F(AnswerFormatTest, NoFormIsNone) {
+  for (const Interface& of : Interfaces()) {
+    for (const Json& fields :
+         {Json{{"response_format", {{"type", "text"}}}}, Json{{"response_format", nullptr}},
+          Json{{"text", {{"format", {{"type", "text"}}}}}}, Json{{"text", {{"verbosity", "low"}}}},
+          Json{{"grammar", ""}}}) {
+      EXPECT_EQ(With(of, fields)->response.status, 200) << of.path << fields;
+      EXPECT_EQ(generation.requests.at(0).format.grammar, nullptr);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,79 @@
+// The page, and the runs that it shows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "serve/routes/serve_fixture.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class PageRoutesTest : public RoutesTest {
+ protected:
+  PageRoutesTest() { AddPageRoutes(table, server); }
+
+  void AddRun(const std::filesystem::path& run) {
+    std::filesystem::create_directories(run);
+    WriteTextFile(run / "train_log.jsonl", "{\"step\": 1, \"loss\": 2.5}\n");
+  }
+
+  TemporaryFolder runs;
+};
+
+TEST_F(PageRoutesTest, ThePageAsksThisServerAlone) {
+  for (const std::string& path : PagePaths()) {
+    const auto reply = Ask("GET", path);
+    ASSERT_EQ(reply->response.status, 200) << path;
+    std::string policy;
+    for (const auto& [name, value] : reply->response.headers) {
+      if (name == "Content-Security-Policy") policy = value;
+    }
+    EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+    EXPECT_THAT(policy, HasSubstr("frame-ancestors 'none'"));
+    EXPECT_THAT(policy, Not(HasSubstr("unsafe")));
+    // Names of XML are no addresses that are asked.
+    std::string body = reply->body;
+    for (std::size_t at; (at = body.find("http://www.w3.org/")) != body.npos;) body.erase(at, 18);
+    EXPECT_THAT(body, Not(HasSubstr("http://"))) << path;
+    EXPECT_THAT(body, Not(HasSubstr("https://"))) << path;
+    for (const char* unsafe : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
+                               "eval(", "localStorage", "sessionStorage"}) {
+      EXPECT_THAT(body, Not(HasSubstr(unsafe))) << path;
+    }
+  }
+  EXPECT_THAT(Ask("GET", "/")->response.type, HasSubstr("text/html"));
+}
+
+TEST_F(PageRoutesTest, SaysWhatTheServerHas) {
+  EXPECT_EQ(Ask("GET", "/page.json")->json(), (Json{{"runs", false}, {"marks", false}}));
+  options.runs = runs.path().string();
+  EXPECT_EQ(Ask("GET", "/page.json")->json()["runs"], true);
+}
+
+TEST_F(PageRoutesTest, ShowsRunsBeneathOneFolder) {
+  EXPECT_EQ(Ask("GET", "/runs")->response.status, 404) << "without --runs";
+  options.runs = (runs.path() / "here").string();
+  EXPECT_EQ(Ask("GET", "/runs")->json()["data"], Json::array()) << "no folder yet";
+  AddRun(runs.path() / "here" / "one");
+  AddRun(runs.path() / "outside");
+  std::filesystem::create_directories(runs.path() / "here" / "files");
+  std::filesystem::create_directory_symlink(runs.path() / "outside", runs.path() / "here" / "out");
+  const Json record = Ask("GET", "/runs/one/data.json")->json();
+  EXPECT_EQ(record["steps"]["loss"], Json::array({2.5}));
+  for (const char* name : {"two", "files", "out", "..", ".", "../outside"}) {
+    EXPECT_EQ(Ask("GET", std::string("/runs/") + name + "/data.json")->response.status, 404)
+        << name;
+  }
+  Json names = Json::array();
+  const Json list = Ask("GET", "/runs")->json();
+  for (const Json& run : list["data"]) names.push_back(run["name"]);
+  EXPECT_EQ(names, Json::array({"one"})) << list.dump();
+}
+
+}  // namespace
+}  // namespace qlora

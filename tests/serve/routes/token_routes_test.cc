@@ -1,0 +1,70 @@
+// What /apply-template and /tokenize say that a model reads, beside what a chat gives it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/routes/route_test_util.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const OrderedJson kAsk = {{"messages", {{{"role", "user"}, {"content", "What?"}}}}};
+const OrderedJson kTools = {
+    {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", kWeatherSchema}}}}};
+
+class TokenRoutesTest : public RouteTest {
+ protected:
+  TokenRoutesTest() {
+    AddChatRoutes(routes_, server_);
+    AddTokenRoutes(routes_, server_);
+  }
+};
+
+TEST_F(TokenRoutesTest, AConversationIsReadAsAChatReadsIt) {
+  for (const OrderedJson& fields : std::vector<OrderedJson>{
+           OrderedJson::object(),
+           {{"tools", kTools}},
+           {{"tools", kTools}, {"tool_choice", "none"}},
+           {{"reasoning_effort", "none"}},
+           {{"chat_template_kwargs", {{"enable_thinking", false}}}},
+           {{"add_generation_prompt", true}, {"max_tokens", 5}, {"stream", true}}}) {
+    Ask("/v1/chat/completions", With(With(kAsk, fields), {{"stream", false}}));
+    ASSERT_EQ(service_.requests.size(), 1u) << fields << answer_.body;
+    const std::string prompt = Prompt();
+    const OrderedJson tokens = std::vector<std::int32_t>(service_.requests[0].prompt);
+    service_.Answer({"Fine"});
+    service_.requests.clear();
+    Ask("/apply-template", With(kAsk, fields));
+    EXPECT_EQ(answer_.json()["prompt"], prompt) << fields;
+    Ask("/tokenize", With(kAsk, fields));
+    EXPECT_EQ(answer_.json()["tokens"], tokens) << fields;
+  }
+}
+
+TEST_F(TokenRoutesTest, WhatWouldChangeThePromptIsRefused) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, OrderedJson>>{{"tools", 5},
+                                                        {"tool_choice", "required"},
+                                                        {"reasoning_effort", 5},
+                                                        {"documents", {{{"text", "x"}}}},
+                                                        {"add_special_tokens", true},
+                                                        {"add_generation_prompt", false},
+                                                        {"continue_final_message", true},
+                                                        {"chat_template", "x"}}) {
+    for (const char* path : {"/apply-template", "/tokenize"}) {
+      Ask(path, With(kAsk, {{name, value}}));
+      EXPECT_EQ(answer_.head.status, 400) << path << name;
+      EXPECT_THAT(answer_.json()["error"]["param"].get<std::string>(), StartsWith(name)) << path;
+    }
+  }
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string, bool>>{{"add_special", true}, {"parse_special", false}}) {
+    Ask("/tokenize", With(kAsk, {{name, value}}));
+    EXPECT_EQ(answer_.json()["error"]["param"], name);
+  }
+}
+
+}  // namespace
+}  // namespace qlora
