@@ -17,7 +17,7 @@ class PromptPace {
 
   // Takes what a step took: rows of prompts, and all of its time.
   void Add(std::int64_t rows, double seconds) {
-    // Few rows take as long as one.
+    // Fewer rows take nearly as long: each pass reads, decodes and codes all weights.
     if (rows < kLeastRows) return;
     const double fit = static_cast<double>(rows) * step_seconds_ / std::max(seconds, 1e-6);
     // Twice at most, since one measurement says little of a machine that others use, too.
@@ -25,7 +25,7 @@ class PromptPace {
   }
 
  private:
-  static constexpr std::int64_t kLeastRows = 16;
+  static constexpr std::int64_t kLeastRows = 32;
 
   double step_seconds_;
   // Before anything was measured: with 1.1 B parameters, and 75 rows a second, four times as many
