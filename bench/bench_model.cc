@@ -71,6 +71,10 @@ void KeepLayers(std::int64_t layers, std::int64_t all, Json& config) {
     }
     config["full_attn_idxs"] = kept;
   }
+  if (config.contains("num_dense_layers")) {  // the first ones, without experts
+    Json& dense = config["num_dense_layers"];
+    if (dense.is_number_integer()) dense = std::min(dense.get<std::int64_t>(), layers);
+  }
   if (config.contains("num_kv_shared_layers")) {
     Json& shared = config["num_kv_shared_layers"];
     if (!shared.is_number_integer()) return;
