@@ -130,8 +130,10 @@ std::vector<EngineToken> Engine::Step(std::int64_t prompt_rows) {
     kept = {.adapter = kept.adapter, .length = sequence->length()};
   }
   std::vector<EngineToken> tokens;
-  WriteNext(tokens);
-  ReadPrompts(std::max(prompt_rows, PromptPart(decoder_.config())), tokens);
+  const std::int64_t read = WriteNext(prompt_rows, tokens);
+  // Long prompts go on beside many short ones.
+  const std::int64_t left = std::max(prompt_rows - read, prompt_rows / 2);
+  ReadPrompts(std::max(left, PromptPart(decoder_.config())), tokens);
   std::erase_if(running_, [](const SequencePtr& sequence) { return sequence->is_done; });
   std::ranges::sort(tokens, {}, &EngineToken::request);
   return tokens;
@@ -230,13 +232,19 @@ void Engine::SortByAdapter(std::vector<Part>& parts) {
                            [](const Part& part) { return part.sequence->request.adapter; });
 }
 
-// The last token of each sequence that is written. Rows of one adapter stand together.
-void Engine::WriteNext(std::vector<EngineToken>& tokens) {
+// The last token of each sequence that is written, and short prompts: one, and more up to so many
+// rows, which are returned. Rows of one adapter stand together.
+std::int64_t Engine::WriteNext(std::int64_t prompt_rows, std::vector<EngineToken>& tokens) {
   std::vector<Part> all;
+  std::int64_t read = 0;
   for (const SequencePtr& sequence : running_) {
-    if (!sequence->is_reading()) {
-      all.push_back({sequence.get(), sequence->length() - sequence->passed});
+    if (sequence->is_reading()) continue;
+    const std::int64_t missing = sequence->length() - sequence->passed;
+    if (sequence->new_tokens() == 0) {
+      if (read > 0 && read + missing > prompt_rows) continue;
+      read += missing;
     }
+    all.push_back({sequence.get(), missing});
   }
   SortByAdapter(all);
   const std::int64_t most = std::min(max_rows_, kMostFewRows);
@@ -252,6 +260,7 @@ void Engine::WriteNext(std::vector<EngineToken>& tokens) {
     rows += part.rows;
   }
   if (!pass.empty()) Run(pass, SumOrder::kFew, tokens);
+  return read;
 }
 
 // The prompts with the fewest tokens first. Rows of one adapter stand together.

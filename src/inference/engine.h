@@ -99,9 +99,9 @@ class Engine {
   // sampler that are out of range; Runtime, a bug of the caller, for a prompt without tokens, or
   // one that a slot or the passes have no room for.
   RequestId Submit(EngineRequest request);
-  // Runs the next passes, with at most prompt_rows rows of prompts, PromptPart at least. Returns
-  // the tokens that were chosen, in the order of their requests. Errors: Runtime for logits that
-  // are NaN.
+  // Runs the next passes, with about prompt_rows rows of prompts: PromptPart or a short prompt at
+  // least, and half as many more where prompts are both short and long. Returns the tokens that
+  // were chosen, in the order of their requests. Errors: Runtime for logits that are NaN.
   std::vector<EngineToken> Step(std::int64_t prompt_rows = kMostPromptRows);
   // Forgets a request, and frees its slot. Does nothing for one that is done.
   void Cancel(RequestId request);
@@ -133,7 +133,7 @@ class Engine {
   std::int64_t SharedRows(const KeptPrompt& kept, const EngineRequest& request) const;
   std::int64_t SharedLater(const EngineRequest& request) const;
   static void SortByAdapter(std::vector<Part>& parts);
-  void WriteNext(std::vector<EngineToken>& tokens);
+  std::int64_t WriteNext(std::int64_t prompt_rows, std::vector<EngineToken>& tokens);
   void ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens);
   void Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens);
   void Score(Sequence& sequence, std::int64_t at, std::span<const float> logits);

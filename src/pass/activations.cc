@@ -168,7 +168,8 @@ std::int64_t HeadRows(const DecoderConfig& config, std::int64_t rows) {
 //   evaluation   one residual       shared             shared
 //                stream for all
 //
-// Adapters are small, so every layer keeps its own u, at every level. All layers share the scratch.
+// Adapters are small, so in training every layer keeps its own u, at every level; in evaluation all
+// share one. All layers share the scratch.
 // Keys and values that other layers read are of no part: they live as long as the pass.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
                               const AdapterSizes& adapters, const Precision& precision,
@@ -220,7 +221,11 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
     if (!shares_attention(l)) attention(of_layer, a);
     if (!shares_mlp(l)) mlp(of_layer, a);
     a.x_in = stream(of_layer);
-    of_layer.Lora(adapters, a.u);
+    if (shape.training) of_layer.Lora(adapters, a.u);
+  }
+  if (!shape.training) {
+    share([](std::int64_t) { return true; },
+          [&](LayerLayout& of_layer, LayerActivations& a) { of_layer.Lora(adapters, a.u); });
   }
   out.x_out = stream(layout);
   out.norm = layout.Act(config.hidden_size);

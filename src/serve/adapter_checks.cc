@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
+#include "plan/new_adapter.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 namespace {
@@ -62,6 +65,31 @@ void CheckParts(const std::string& folder, const LoraAdapter& adapter, const Loa
         "export) and serve the result",
         folder, adapter.vocab_size(), base.config.vocab_size);
   }
+}
+
+LoraAdapter LargestAdapter(const LoadedModel& base, std::int64_t rank) {
+  TrainOptions options;
+  options.lora_r = rank;
+  options.lora_dropout = 0;  // which some experts cannot have
+  options.use_dora = base.config.moe.num_experts == 0;
+  return LoraAdapter(ToAdapterConfig(options, base.config), base.config, base.backend->memory());
+}
+
+std::int64_t RankOf(const LoraAdapter& adapter) {
+  std::int64_t rank = 0;
+  for (const auto& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) { rank = std::max(rank, lora.rank); });
+  }
+  return rank;
+}
+
+void CheckRank(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest) {
+  const std::int64_t rank = RankOf(adapter);
+  if (rank <= RankOf(largest)) return;
+  ThrowInvalidInput(
+      "{}: the adapter has rank {}, and passes of this server have room for {}; start it with "
+      "--max_lora_rank {}",
+      folder, rank, RankOf(largest), rank);
 }
 
 }  // namespace qlora

@@ -2,6 +2,7 @@
 #ifndef QLORA_SERVE_ADAPTER_CHECKS_H_
 #define QLORA_SERVE_ADAPTER_CHECKS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "adapter/lora.h"
@@ -20,6 +21,16 @@ void CheckForm(const std::string& folder, const BaseRecord& trained, const Loade
 // Errors: InvalidInput for an adapter with more than matrices of linears, naming what it has:
 // tables, heads and norms are the base's for all.
 void CheckParts(const std::string& folder, const LoraAdapter& adapter, const LoadedModel& base);
+
+// The largest adapter of this rank, on all linears and with DoRA where that exists: sizes alone,
+// for which passes get room. The backend must outlive it.
+LoraAdapter LargestAdapter(const LoadedModel& base, std::int64_t rank);
+
+// The largest rank of a linear.
+std::int64_t RankOf(const LoraAdapter& adapter);
+
+// Errors: InvalidInput for an adapter for which passes have no room.
+void CheckRank(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest);
 
 }  // namespace qlora
 

@@ -151,6 +151,19 @@ LoadedModels::LoadedModels(Context& context, const ServeOptions& options,
     const std::vector<std::string>& notes = models_.back()->adapter->notes();
     notes_.insert(notes_.end(), notes.begin(), notes.end());
   }
+  if (!options.gets_adapters()) return;
+  std::int64_t rank = options.max_lora_rank;
+  for (const LoraAdapter* adapter : planned_adapters()) rank = std::max(rank, RankOf(*adapter));
+  largest_ = std::make_unique<const LoraAdapter>(LargestAdapter(*base_, rank));
+}
+
+Adapters LoadedModels::planned_adapters() const {
+  if (largest_ != nullptr) return {largest_.get()};
+  Adapters all;
+  for (const ServedModelPtr& model : All()) {
+    if (model->adapter != nullptr) all.push_back(model->adapter.get());
+  }
+  return all;
 }
 
 ServedModelPtr LoadedModels::Find(std::string_view name) const {
@@ -240,6 +253,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   auto adapter = std::make_shared<LoraAdapter>(
       LoadAdapters({.sources = {{.path = folder}}}, base_->config, base_->backend->memory()));
   CheckParts(folder, *adapter, *base_);
+  if (largest_ != nullptr) CheckRank(folder, *adapter, *largest_);
   adapter->Pack(base_->precision.activation);
   const auto refresh = [&] { RefreshNorms(*base_->backend, base_->weights, *adapter); };
   if (run_alone_) {

@@ -50,6 +50,9 @@ class LoadedModels final : public ServedModels {
   // sequence, tokens of a question with its state, bytes of all adapters.
   void SetRoom(std::int64_t positions, std::int64_t decision_length, std::size_t adapter_bytes);
   LoadedModel& base() { return *base_; }
+  // Passes need room for these: the adapters, or the largest that may come. They live as long as
+  // this.
+  Adapters planned_adapters() const;
   // Remarks for people.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -65,6 +68,7 @@ class LoadedModels final : public ServedModels {
   const std::string version_;
   std::string base_name_;
   std::unique_ptr<LoadedModel> base_;
+  std::unique_ptr<const LoraAdapter> largest_;  // where adapters may come later; of sizes alone
   RunAlone run_alone_;
   std::vector<std::string> notes_;
   std::mutex loading_;                                                   // one adapter at a time

@@ -93,8 +93,9 @@ class RunningServer::Impl {
                routes.Handle(std::move(request), std::move(reply));
              }),
         models(context, options, version, progress),
-        plan(PlanServing(models.base(), models.All(), options, http_options.limits.bodies)),
-        generation(models.base(), models, metrics, plan.limits),
+        plan(PlanServing(models.base(), models.All(), models.planned_adapters(), options,
+                         http_options.limits.bodies)),
+        generation(models.base(), models, models.planned_adapters(), metrics, plan.limits),
         server{.models = models,
                .generation = generation,
                .metrics = metrics,

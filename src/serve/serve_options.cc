@@ -4,6 +4,8 @@
 #include "base/check.h"
 #include "model/shared_options.h"
 #include "plan/memory_plan.h"
+#include "plan/new_adapter.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -21,6 +23,9 @@ void ServeOptions::Declare(OptionTable& table) {
             "the name of the base for clients; default: that of its folder");
   table.AddPath("adapter_dir", &adapter_dir,
                 "folder of the adapters that /v1/load_lora_adapter may load; default: none");
+  table.Add("max_lora_rank", &max_lora_rank,
+            "with adapter_dir or runs: largest rank of adapters that come later, for which passes "
+            "get room");
   table.AddPath("runs", &runs,
                 "folder of fine-tuning jobs and their files; default: no jobs are taken");
   table.Add("max_file_size", &max_file_size, "size of a file for jobs, at most");
@@ -83,6 +88,13 @@ void ServeOptions::Check() const {
   at_least("max_queue", max_queue, 0);
   at_least("max_new_tokens", max_new_tokens, 0);
   at_least("max_step_ms", max_step_ms, 1);
+  at_least("max_lora_rank", max_lora_rank, 1);
+  CheckRank("max_lora_rank", max_lora_rank);
+  const std::int64_t of_jobs = TrainOptions().lora_r;
+  if (!runs.empty() && max_lora_rank < of_jobs) {
+    ThrowInvalidInput("max_lora_rank: jobs (--runs) train adapters of rank {}, found {}", of_jobs,
+                      max_lora_rank);
+  }
   ParseBytes(max_file_size);
   if (!max_memory.empty()) ParseBytes(max_memory);
   if (!kv_memory.empty()) ParseBytes(kv_memory);

@@ -34,11 +34,14 @@ struct ServeOptions {
   std::string runs = {};                // folder of training runs, and of jobs
   std::string max_file_size = "100MB";  // of an uploaded file
   std::string adapter_dir = {};         // where load_lora_adapter finds adapters
+  std::int64_t max_lora_rank = 64;      // of adapters that come later
   std::string log_requests = {};        // folder of conversations and marks; "": none are kept
   bool page = true;
 
   // Adds all but `model`.
   void Declare(OptionTable& table);
+  // Adapters come of requests and of jobs, beside those of the command line.
+  bool gets_adapters() const { return !adapter_dir.empty() || !runs.empty(); }
   // Errors: InvalidInput for values that are none.
   void Check() const;
 };

@@ -37,11 +37,12 @@ constexpr std::size_t kReadBodies = 4;
 // What the base and its adapters ask of memory.
 class Needs {
  public:
-  Needs(const LoadedModel& base, const std::vector<ServedModelPtr>& models) : base_(base) {
+  // adapters: that passes have room for.
+  Needs(const LoadedModel& base, const std::vector<ServedModelPtr>& models, Adapters adapters)
+      : base_(base), adapters_(std::move(adapters)) {
     std::set<const LoraAdapter*> known;
     for (const ServedModelPtr& model : models) {
       if (model->adapter == nullptr || !known.insert(model->adapter.get()).second) continue;
-      adapters_.push_back(model->adapter.get());
       adapter_bytes_ += model->adapter->bytes();
     }
   }
@@ -100,14 +101,9 @@ std::int64_t LimitQuestions(const Needs& needs, std::size_t room, EngineLimits& 
   return length;
 }
 
-// Adapters come of requests and of jobs.
-bool GetsAdapters(const ServeOptions& options) {
-  return !options.adapter_dir.empty() || !options.runs.empty();
-}
-
 // Of `room`, for adapters that come later.
 std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
-  return GetsAdapters(options) ? room / 8 : 0;
+  return options.gets_adapters() ? room / 8 : 0;
 }
 
 // Of requests while they come and are read.
@@ -119,7 +115,7 @@ std::size_t BytesOfRequests(std::size_t bodies) {
 // A max_memory with which one sequence would fit.
 std::size_t EnoughMemory(const ServeOptions& options, std::size_t passes, std::size_t slot) {
   std::size_t room = passes + BytesOfRequests(kMostBodies) + slot;
-  if (GetsAdapters(options)) room += room / 7 + 1;
+  if (options.gets_adapters()) room += room / 7 + 1;
   return ResidentBytes() + (options.runs.empty() ? room : 2 * room);
 }
 
@@ -157,7 +153,7 @@ std::size_t BytesOfBodies(const ServeOptions& options) {
 }
 
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
-                      const ServeOptions& options, std::size_t bodies) {
+                      Adapters adapters, const ServeOptions& options, std::size_t bodies) {
   const std::int64_t model_context = base.config.max_position_embeddings;
   if (options.context_length > model_context) {
     ThrowInvalidInput("context_length: {} is more than the model's own of {} tokens",
@@ -170,7 +166,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   const std::int64_t context = options.context_length > 0 ? options.context_length : model_context;
   limits.positions = context;
   limits.rows = std::max(std::min(kMostPromptRows, context), Engine::LeastRows(base.config));
-  const Needs needs(base, models);
+  const Needs needs(base, models, std::move(adapters));
   const std::size_t room = RoomOf(base, options);
   const std::int64_t question = LimitQuestions(needs, room, limits);
   const std::size_t passes = needs.Passes(limits);

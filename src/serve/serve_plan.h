@@ -26,10 +26,10 @@ struct ServePlan {
 std::size_t BytesOfBodies(const ServeOptions& options);
 
 // As many sequences as fit, of the whole context; of a shorter one where the context is not given
-// and few of it would fit. Errors: OutOfMemory, with what would fit, where none does; InvalidInput
-// for a context_length beyond the model's.
+// and few of it would fit. adapters: that passes are to have room for. Errors: OutOfMemory, with
+// what would fit, where none does; InvalidInput for a context_length beyond the model's.
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
-                      const ServeOptions& options, std::size_t bodies);
+                      Adapters adapters, const ServeOptions& options, std::size_t bodies);
 
 // Bytes that a training beside the server may take: of max_memory, which is one limit for both, or
 // of what is free, all but what the plan has and the server has not touched yet. Not positive if

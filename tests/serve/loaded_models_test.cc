@@ -55,8 +55,8 @@ class LoadedModelsTest : public testing::Test {
                                                               {"scale_search", false}}));
     return folder.string();
   }
-  void Load(const std::vector<std::string>& adapters, const std::string& load_in_4bit = "auto") {
-    ServeOptions options;
+  void Load(const std::vector<std::string>& adapters, const std::string& load_in_4bit = "auto",
+            ServeOptions options = {}) {
     options.model.model_name_or_path = model_.path().string();
     options.model.compute_dtype = "float32";
     options.model.adapter = adapters;
@@ -94,6 +94,18 @@ TEST_F(LoadedModelsTest, OtherFormsAreRefusedNamingBoth) {
               }),
               AllOf(HasSubstr("in fp4"), HasSubstr("in nf4")));
   EXPECT_THAT(ErrorOf([&] { Load({Adapter("e", false)}, "true"); }), HasSubstr("e: the adapter"));
+}
+
+TEST_F(LoadedModelsTest, LaterAdaptersHaveTheRankThatPassesHaveRoomFor) {
+  ServeOptions options;
+  options.adapter_dir = adapters_.path().string();
+  options.max_lora_rank = 3;
+  const std::string adapter = Adapter("a", false);  // of rank 4
+  Load({}, "false", options);
+  EXPECT_THAT(ErrorOf([&] { models_->Load("late", adapter); }), HasSubstr("--max_lora_rank 4"));
+  // Room for one at the start is room for others.
+  Load({adapter}, "auto", options);
+  EXPECT_EQ(ErrorOf([&] { models_->Load("late", adapter); }), "no error");
 }
 
 TEST_F(LoadedModelsTest, NamesAreGivenOnce) {

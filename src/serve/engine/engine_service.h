@@ -10,10 +10,23 @@
 #define QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
 
+#include "inference/engine.h"
+#include "inference/generation_memory.h"
 #include "inference/loaded_model.h"
+#include "serve/engine/engine_answer.h"
+#include "serve/engine/pass_turns.h"
+#include "serve/engine/prompt_pace.h"
 #include "serve/generation_service.h"
 #include "serve/metrics.h"
 #include "serve/served_models.h"
@@ -21,8 +34,8 @@
 namespace qlora {
 
 struct EngineLimits {
-  std::int64_t sequences = 16;    // that are written at the same time
-  std::int64_t queue = 256;       // further ones that wait; parts of passes that wait, likewise
+  std::int64_t sequences = 16;  // that are written at the same time
+  std::int64_t queue = 256;  // further ones that wait; parts of passes, beyond which none is taken
   std::int64_t positions = 2048;  // of a sequence: prompt and answer
   std::int64_t rows = 1024;       // of prompts, in a step
   std::int64_t alone_rows = 0;    // of a part of PartedPasses: GenerationSize
@@ -32,9 +45,10 @@ struct EngineLimits {
 
 class EngineService final : public GenerationService {
  public:
-  // Allocates the memory for texts, and starts the thread. The adapters of models are there. All
-  // must outlive this. Errors: OutOfMemory.
-  EngineService(LoadedModel& base, const ServedModels& models, Metrics& metrics,
+  // Allocates the memory for texts, and starts the thread. adapters: passes have room for these,
+  // and for none that is larger. The adapters of models are there. All must outlive this. Errors:
+  // OutOfMemory.
+  EngineService(LoadedModel& base, const ServedModels& models, Adapters adapters, Metrics& metrics,
                 const EngineLimits& limits);
   // As Stop.
   ~EngineService() override;
@@ -56,8 +70,64 @@ class EngineService final : public GenerationService {
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Running {
+    GenerationId id;
+    std::unique_ptr<EngineAnswer> answer;
+  };
+  using Answers = std::map<RequestId, Running>;
+
+  void Post(std::function<void()> work);
+  // With the lock held. Errors: as GenerationService.
+  void NeedRoomForPasses() const;
+
+  void Work();
+  // Runs what was posted, for as long as a step may take. False at the end.
+  bool RunPosted();
+  // Makes what is missing of buffers and engine. Errors: OutOfMemory.
+  void MakeEngine();
+  // The memory of passes. The next request asks for it again.
+  void GiveBack();
+  void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
+  void Drop(GenerationId id);
+  void RunPart(const PartedPasses& passes);
+  void Step();
+  void ShowLoad();
+  void Take(const EngineToken& token);
+  // Forgets an answer whose listener knows of its end.
+  void Close(Answers::iterator at);
+  void Fail(EngineAnswer& answer, const std::string& error);
+  void FailAll(const std::string& error);
+  // An answer more has ended; parts more are run, or will never be.
+  void CountDown();
+  void CountDownParts(std::int64_t parts);
+  // Gives adapters back that nobody serves any more.
+  void ReleaseAdapters();
+  bool is_idle() const { return engine_ == nullptr || engine_->is_idle(); }
+  void CountEnd(const EngineAnswer& answer);
+
+  LoadedModel& base_;
+  const ServedModels& models_;
+  const Adapters planned_;
+  Metrics& metrics_;
+  const EngineLimits limits_;
+  PromptPace pace_;
+
+  // Of the thread of the engine. Both are null where there was no memory to make them anew.
+  std::unique_ptr<GenerationBuffers> buffers_;
+  std::unique_ptr<Engine> engine_;
+  Answers answers_;
+  PassTurns passes_;
+  std::map<const LoraAdapter*, std::shared_ptr<const LoraAdapter>> adapters_;  // engine may know
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<std::function<void()>> posted_;  // null ends the thread
+  std::int64_t open_ = 0;                     // answers that have not ended
+  std::int64_t open_parts_ = 0;               // of passes, that have not ended
+  GenerationId next_id_ = 0;
+  bool has_ended_ = false;
+  bool refuses_ = false;
+  std::thread thread_;
 };
 
 }  // namespace qlora

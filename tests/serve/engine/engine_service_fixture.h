@@ -42,7 +42,10 @@ inline std::string TinyAdapter() {
 
 class EngineServiceTest : public testing::Test {
  protected:
-  explicit EngineServiceTest(const std::vector<std::string>& adapters = {"ada=" + TinyAdapter()}) {
+  // adapter_dir: of adapters that come later.
+  explicit EngineServiceTest(const std::vector<std::string>& adapters = {"ada=" + TinyAdapter()},
+                             const std::string& adapter_dir = "") {
+    options_.adapter_dir = adapter_dir;
     options_.model.model_name_or_path = folder_.path().string();
     options_.model.compute_dtype = "float32";
     options_.model.adapter = adapters;
@@ -53,7 +56,7 @@ class EngineServiceTest : public testing::Test {
 
   void Start(const EngineLimits& limits) {
     service_.reset();
-    service_.emplace(models_->base(), *models_, metrics_, limits);
+    service_.emplace(models_->base(), *models_, models_->planned_adapters(), metrics_, limits);
   }
 
   GenerationRequest Request(const std::string& prompt, std::int64_t tokens = 12,

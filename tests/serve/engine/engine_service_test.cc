@@ -10,7 +10,6 @@
 #include <memory>
 #include <thread>
 
-#include "backend/backend_decorator.h"
 #include "qlora/error.h"
 #include "qlora/model.h"
 #include "serve/engine/engine_service_fixture.h"
@@ -257,7 +256,8 @@ TEST_F(EngineServiceTest, TheEndOfTheServiceEndsAnswers) {
 TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
   constexpr std::size_t kBody = 1 << 20;
   const auto requests = [&](std::size_t bodies) {
-    const ServePlan plan = PlanServing(models_->base(), models_->All(), options_, bodies);
+    const ServePlan plan =
+        PlanServing(models_->base(), models_->All(), models_->planned_adapters(), options_, bodies);
     return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
   };
   EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
@@ -266,7 +266,7 @@ TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
 
 class LaterAdapterTest : public EngineServiceTest {
  protected:
-  LaterAdapterTest() : EngineServiceTest({}) {
+  LaterAdapterTest() : EngineServiceTest({}, TinyAdapter()) {
     models_->SetRunAlone([this](const auto& work) { service_->RunAlone(work); });
   }
 };
@@ -293,42 +293,6 @@ TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   models_->Load("again", TinyAdapter());
   EXPECT_EQ(Write(Request("Once upon", 8, "again")).logprobs(), late.logprobs());
   EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
-}
-
-// Has no memory for passes while it is full.
-class FullBackend final : public BackendDecorator {
- public:
-  using BackendDecorator::BackendDecorator;
-  void Reserve(const BackendLimits& limits) override {
-    if (is_full) throw Error(ErrorCode::kOutOfMemory, "no memory for passes");
-    BackendDecorator::Reserve(limits);
-  }
-  std::atomic<bool> is_full = false;
-};
-
-TEST_F(LaterAdapterTest, WithoutMemoryForAnAdapterTheServiceGoesOn) {
-  service_.reset();
-  std::unique_ptr<Backend> inner = std::move(models_->base().backend);
-  auto full = std::make_unique<FullBackend>(*inner);
-  std::atomic<bool>& is_full = full->is_full;
-  models_->base().backend = std::move(full);
-  Start({.sequences = 3, .queue = 8, .positions = 64, .rows = 64});
-  const Told base = Write(Request("Once upon", 8));
-  models_->Load("late", TinyAdapter());
-  is_full = true;
-  EXPECT_THAT(Write(Request("Once upon", 8, "late")).end.error, HasSubstr("no memory for passes"));
-  EXPECT_THAT(Write(Request("Once upon", 8)).end.error, HasSubstr("no memory for passes"));
-  std::promise<bool> has_failed;
-  service_->SubmitPasses(
-      {.parts = 1,
-       .run_part = [](const Decoder&, Arena&) {},
-       .on_end = [&](const std::exception_ptr& error) { has_failed.set_value(error != nullptr); }});
-  EXPECT_TRUE(has_failed.get_future().get());
-  is_full = false;
-  EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
-  EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
-  service_.reset();
-  models_->base().backend = std::move(inner);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 
+#include "backend/backend_decorator.h"
 #include "base/arena.h"
 #include "qlora/error.h"
 #include "serve/engine/engine_service_fixture.h"
@@ -147,8 +148,26 @@ TEST_F(PartedPassesTest, AFaultEndsThemAlone) {
   EXPECT_TRUE(service_->WaitUntilIdle(std::chrono::minutes(1)));
 }
 
+// Has no memory for passes while it is full.
+class FullBackend final : public BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+  void Reserve(const BackendLimits& limits) override {
+    if (is_full) throw Error(ErrorCode::kOutOfMemory, "no memory for passes");
+    BackendDecorator::Reserve(limits);
+  }
+  std::atomic<bool> is_full = false;
+};
+
 TEST_F(PartedPassesTest, MemoryThatAFaultTookIsMadeAnew) {
+  service_.reset();
+  std::unique_ptr<Backend> inner = std::move(models_->base().backend);
+  auto full = std::make_unique<FullBackend>(*inner);
+  std::atomic<bool>& is_full = full->is_full;
+  models_->base().backend = std::move(full);
+  Start({.sequences = 3, .queue = 8, .positions = 64, .rows = 64});
   const Told before = Write(Request("Once upon", 8));
+  is_full = true;
   std::promise<bool> has_failed;
   service_->SubmitPasses(
       {.parts = 1,
@@ -159,8 +178,13 @@ TEST_F(PartedPassesTest, MemoryThatAFaultTookIsMadeAnew) {
            },
        .on_end = [&](const std::exception_ptr& error) { has_failed.set_value(error != nullptr); }});
   EXPECT_TRUE(has_failed.get_future().get());
+  EXPECT_THAT(Write(Request("Once upon", 8)).end.error, HasSubstr("no memory for passes"));
+  EXPECT_EQ(StatusOfAsking(), 0);
+  is_full = false;
   EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), before.logprobs());
-  EXPECT_EQ(Ask(2)->ended.get_future().get(), 200);
+  EXPECT_EQ(StatusOfAsking(), 200);
+  service_.reset();
+  models_->base().backend = std::move(inner);
 }
 
 TEST_F(PartedPassesTest, AnswersAreWrittenBetweenParts) {

@@ -161,7 +161,7 @@ TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
 // The memory for passes is planned: it is enough, and is not replaced. A state is read once for
 // several questions, also where it leaves little room for them.
 TEST_F(DecisionRouteTest, PassesStayInPlannedMemory) {
-  const ServePlan plan = PlanServing(models_.base(), models_.All(), options_, 0);
+  const ServePlan plan = PlanServing(models_.base(), models_.All(), models_.planned_adapters(), options_, 0);
   ReservePass(*generation_.decoder, {}, plan.limits.alone_rows, plan.limits.alone_unfolded,
               generation_.memory);
   const std::byte* planned = generation_.memory.data();
