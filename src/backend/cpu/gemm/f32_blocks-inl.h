@@ -10,12 +10,12 @@
 
 #include <hwy/cache_control.h>
 
-#include <bit>
 
 #include "backend/cpu/gemm/block_scales.h"
 #include "backend/cpu/gemm/f32_format-inl.h"
 #include "backend/cpu/gemm/f32_tile-inl.h"
 #include "backend/cpu/gemm/kernels.h"
+#include "backend/cpu/int8/chunk_coder-inl.h"
 #include "ggml/codebooks.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,25 +32,49 @@ const BlockKernels* KernelsOf(BlockFormat) {
 
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
 
-// codes (16 each) = entries of a table at the low nibbles of 16 bytes, and at the high ones.
-HWY_INLINE void LookUp(hn::Vec<Bytes16> bytes, const Codebook& book, std::int8_t* low,
-                       std::int8_t* high) {
-  const Bytes16 d;
-  const hn::FixedTag<std::int8_t, 16> out;
-  const auto table = hn::LoadU(out, book.data());
-  const auto nibble = hn::Set(d, 0x0f);
-  const auto at_low = hn::BitCast(out, hn::And(bytes, nibble));
-  const auto at_high = hn::BitCast(out, hn::ShiftRight<4>(bytes));
-  hn::Store(hn::TableLookupBytes(table, at_low), out, low);
-  hn::Store(hn::TableLookupBytes(table, at_high), out, high);
-}
-
 HWY_INLINE hn::Vec<Bytes16> Load16(const std::byte* at) {
   return hn::LoadU(Bytes16(), reinterpret_cast<const std::uint8_t*>(at));
 }
 
+// low, high (16 each) = the bytes of a table at the low nibbles of 16 bytes, and of another one at
+// the high ones.
+HWY_INLINE void LookUp(hn::Vec<Bytes16> bytes, hn::Vec<Bytes16> low_table,
+                       hn::Vec<Bytes16> high_table, std::uint8_t* low, std::uint8_t* high) {
+  const Bytes16 d;
+  const auto at_low = hn::And(bytes, hn::Set(d, 0x0f));
+  hn::StoreU(hn::TableLookupBytes(low_table, at_low), d, low);
+  hn::StoreU(hn::TableLookupBytes(high_table, hn::ShiftRight<4>(bytes)), d, high);
+}
+
 inline constexpr Codebook kPlainCodes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 inline constexpr Codebook kQ4Codes = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+// Of formats whose codes are nibbles: what each of them stands for.
+template <BlockFormat kFormat>
+constexpr const Codebook& BookOf() {
+  if constexpr (kFormat == BlockFormat::kQ4_K) return kPlainCodes;
+  if constexpr (kFormat == BlockFormat::kQ4_0) return kQ4Codes;
+  if constexpr (kFormat == BlockFormat::kIQ4_NL) return kIq4Values;
+  return kE2m1Values;
+}
+template <BlockFormat kFormat>
+inline constexpr bool kHasNibbles = kFormat != BlockFormat::kQ8_0&& kFormat != BlockFormat::kQ6_K;
+
+// out (64): looks up the nibbles of 64 columns, from column 64 * group of a block on. Tables of the
+// first 32 columns, and of the others. Formats of 32 values in a block read two blocks.
+template <BlockFormat kFormat>
+HWY_INLINE void LookUpNibbles(const std::byte* block, int group, hn::Vec<Bytes16> first,
+                              hn::Vec<Bytes16> second, std::uint8_t* out) {
+  using Scales = BlockScales<kFormat>;
+  if constexpr (kFormat == BlockFormat::kQ4_K) {
+    const std::byte* from = block + Scales::kCodes + 32 * group;
+    LookUp(Load16(from), first, second, out, out + 32);
+    LookUp(Load16(from + 16), first, second, out + 16, out + 48);
+  } else {
+    LookUp(Load16(block + Scales::kCodes), first, first, out, out + 16);
+    LookUp(Load16(block + Scales::kBytes + Scales::kCodes), second, second, out + 32, out + 48);
+  }
+}
 
 // codes (64): the values of 64 columns before they are scaled, from column 64 * group of a block
 // on. Formats of 32 values in a block read two blocks.
@@ -58,18 +82,18 @@ template <BlockFormat kFormat>
 HWY_INLINE void UnpackCodes(const std::byte* block, int group, std::int8_t* codes) {
   using Scales = BlockScales<kFormat>;
   const Bytes16 d;
-  if constexpr (kFormat == BlockFormat::kQ8_0) {
+  if constexpr (kHasNibbles<kFormat>) {
+    const auto* book = reinterpret_cast<const std::uint8_t*>(BookOf<kFormat>().data());
+    const auto table = hn::LoadU(d, book);
+    LookUpNibbles<kFormat>(block, group, table, table, reinterpret_cast<std::uint8_t*>(codes));
+  } else if constexpr (kFormat == BlockFormat::kQ8_0) {
     for (int b = 0; b < 2; ++b) {
       const std::byte* from = block + b * Scales::kBytes + Scales::kCodes;
       for (int i = 0; i < 32; i += 16) {
         hn::Store(Load16(from + i), d, reinterpret_cast<std::uint8_t*>(codes + 32 * b + i));
       }
     }
-  } else if constexpr (kFormat == BlockFormat::kQ4_K) {
-    const std::byte* from = block + Scales::kCodes + 32 * group;
-    LookUp(Load16(from), kPlainCodes, codes, codes + 32);
-    LookUp(Load16(from + 16), kPlainCodes, codes + 16, codes + 48);
-  } else if constexpr (kFormat == BlockFormat::kQ6_K) {
+  } else {
     // Of each half of 128 values: nibbles of 64 bytes, the low ones first; two bits of 32 bytes.
     const std::byte* nibbles = block + group / 2 * 64;
     const std::byte* bits = block + 128 + group / 2 * 32;
@@ -85,14 +109,6 @@ HWY_INLINE void UnpackCodes(const std::byte* block, int group, std::int8_t* code
       code = hn::Or(hn::And(code, hn::Set(d, 0x0f)),
                     hn::ShiftLeft<4>(hn::And(high, hn::Set(d, 0x03))));
       hn::Store(hn::Sub(code, offset), d, reinterpret_cast<std::uint8_t*>(codes + i));
-    }
-  } else {
-    const Codebook& book = kFormat == BlockFormat::kQ4_0     ? kQ4Codes
-                           : kFormat == BlockFormat::kIQ4_NL ? kIq4Values
-                                                             : kE2m1Values;
-    for (int b = 0; b < 2; ++b) {
-      std::int8_t* to = codes + 32 * b;
-      LookUp(Load16(block + b * Scales::kBytes + Scales::kCodes), book, to, to + 16);
     }
   }
 }
@@ -188,30 +204,99 @@ void DotBlocks(const BlockView& blocks, const DotProduct& p) {
   kTable[p.count - 1](blocks, p);
 }
 
+// Calls visit(unit, group, at) for each 64 of columns [col, col + cols) of a row, the last ones
+// perhaps 32; `at` counts from col.
+template <BlockFormat kFormat, class Visit>
+HWY_INLINE void ForEachGroup(const std::byte* row, std::int64_t col, std::int64_t cols,
+                             const Visit& visit) {
+  using U = BlockUnit<kFormat>;
+  for (std::int64_t at = 0; at < cols;) {
+    const U unit(row + (col + at) / U::kValues * U::kBytes, cols - at);
+    for (auto g = static_cast<int>((col + at) % U::kValues / kChunk); g < U::kGroups && at < cols;
+         ++g, at += kChunk) {
+      visit(unit, g, at);
+    }
+  }
+}
+
+// What kLanes codes are worth, of which the unit has the scale with number s.
+template <class Unit>
+HWY_INLINE hn::Vec<FloatTag> ValuesOf(const std::int8_t* codes, const Unit& unit, std::int64_t s) {
+  const FloatTag d;
+  const hn::Rebind<std::int32_t, FloatTag> d32;
+  const hn::Rebind<std::int8_t, FloatTag> d8;
+  const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes)));
+  auto value = hn::Mul(code, hn::Set(d, unit.scales[s]));
+  if constexpr (Unit::Scales::kHasMins) value = hn::Sub(value, hn::Set(d, unit.mins[s]));
+  return value;
+}
+
 // Calls visit(i, values) for columns [col, col + cols) of a row, kLanes values at a time; i counts
 // from col.
 template <BlockFormat kFormat, class Visit>
 HWY_INLINE void DecodeColumns(const std::byte* row, std::int64_t col, std::int64_t cols,
                               const Visit& visit) {
+  ForEachGroup<kFormat>(row, col, cols, [&](const auto& unit, int g, std::int64_t at) HWY_ATTR {
+    using U = BlockUnit<kFormat>;
+    HWY_ALIGN std::int8_t codes[kChunk];
+    UnpackCodes<kFormat>(unit.blocks, g, codes);
+    for (std::int64_t i = 0; i < std::min(kChunk, cols - at); i += kLanes) {
+      visit(at + i, ValuesOf(codes + i, unit, (g * kChunk + i) / U::Scales::kPerScale));
+    }
+  });
+}
+
+// Words whose lowest bytes are codes of 8 bits, as bytes.
+template <class Words>
+HWY_INLINE hn::Vec<Bytes16> LowestBytes(const Words* words) {
+  if constexpr (kLanes == 16) {
+    return hn::TruncateTo(Bytes16(), words[0]);
+  } else if constexpr (kLanes == 8) {
+    const hn::Repartition<std::uint16_t, FloatTag> d16;
+    return hn::TruncateTo(
+        Bytes16(), hn::ConcatEven(d16, hn::BitCast(d16, words[1]), hn::BitCast(d16, words[0])));
+  } else {
+    HWY_ALIGN std::uint8_t bytes[16];
+    const hn::Rebind<std::uint8_t, FloatTag> part;
+    for (std::int64_t i = 0; i < 16; i += kLanes) {
+      hn::StoreU(hn::TruncateTo(part, words[i / kLanes]), part, bytes + i);
+    }
+    return hn::Load(Bytes16(), bytes);
+  }
+}
+
+// Nibbles have 16 codes for each scale, which are looked up.
+template <BlockFormat kFormat>
+void CodeBlockRow(const BlockView& blocks, std::int64_t row, const BlockCoding& in,
+                  std::uint8_t* out) {
   using U = BlockUnit<kFormat>;
   const FloatTag d;
-  const hn::Rebind<std::int32_t, FloatTag> d32;
-  const hn::Rebind<std::int8_t, FloatTag> d8;
-  for (std::int64_t at = 0; at < cols;) {
-    const U unit(row + (col + at) / U::kValues * U::kBytes, cols - at);
-    for (auto g = static_cast<int>((col + at) % U::kValues / kChunk); g < U::kGroups && at < cols;
-         ++g, at += kChunk) {
-      HWY_ALIGN std::int8_t codes[kChunk];
-      UnpackCodes<kFormat>(unit.blocks, g, codes);
-      for (std::int64_t i = 0; i < std::min(kChunk, cols - at); i += kLanes) {
-        const std::int64_t s = (g * kChunk + i) / U::Scales::kPerScale;
-        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
-        auto value = hn::Mul(code, hn::Set(d, unit.scales[s]));
-        if constexpr (U::Scales::kHasMins) value = hn::Sub(value, hn::Set(d, unit.mins[s]));
-        visit(at + i, value);
-      }
-    }
-  }
+  const auto inverse = hn::Set(d, in.inverse);
+  const auto rounder = hn::Set(d, Rounder(in.offset));
+  const auto words_of = [&](const std::int8_t* codes, const U& unit, std::int64_t s) HWY_ATTR {
+    return Rounded<false>(d, ValuesOf(codes, unit, s), inverse, rounder);
+  };
+  ForEachGroup<kFormat>(
+      blocks.Row(row), in.col, in.cols, [&](const U& unit, int g, std::int64_t at) HWY_ATTR {
+        if constexpr (kHasNibbles<kFormat>) {
+          const auto table = [&](int s) HWY_ATTR {
+            hn::Vec<hn::RebindToUnsigned<FloatTag> > words[16 / kLanes];
+            for (std::int64_t i = 0; i < 16; i += kLanes) {
+              words[i / kLanes] = words_of(BookOf<kFormat>().data() + i, unit, s);
+            }
+            return LowestBytes(words);
+          };
+          LookUpNibbles<kFormat>(unit.blocks, g, table(2 * g), table(2 * g + 1), out + at);
+        } else {
+          HWY_ALIGN std::int8_t codes[kChunk];
+          UnpackCodes<kFormat>(unit.blocks, g, codes);
+          const hn::Rebind<std::uint8_t, FloatTag> part;
+          for (std::int64_t i = 0; i < kChunk; i += kLanes) {
+            const std::int64_t s = (g * kChunk + i) / U::Scales::kPerScale;
+            hn::StoreU(hn::TruncateTo(part, words_of(codes + i, unit, s)), part, out + at + i);
+          }
+        }
+      });
 }
 
 template <BlockFormat kFormat, bool kRound>
@@ -260,7 +345,8 @@ const BlockKernels* KernelsOf(BlockFormat format) {
     static constexpr BlockKernels kKernels = {.decode_rows = DecodeBlockRows<kFormat, kRound>,
                                               .decode_panels = DecodeBlockPanels<kFormat, kRound>,
                                               .dot = DotBlocks<kFormat>,
-                                              .largest = LargestInRow<kFormat>};
+                                              .largest = LargestInRow<kFormat>,
+                                              .code_row = CodeBlockRow<kFormat>};
     return &kKernels;
   });
 }

@@ -34,6 +34,15 @@ struct Int8Kernels;
 struct PrepackedRows;
 struct DotProduct;
 
+// code = value * inverse, rounded to the nearest, + offset. Columns as of BlockKernels; no value is
+// beyond the largest code.
+struct BlockCoding {
+  std::int64_t col;
+  std::int64_t cols;
+  float inverse;
+  std::uint8_t offset;
+};
+
 // The kernels for rows of ggml's blocks in one format. Columns [col, col + cols) are at most two
 // chunks for panels, begin at a multiple of kChunk, and end at one or at the end of the rows.
 struct BlockKernels {
@@ -46,6 +55,9 @@ struct BlockKernels {
   void (*dot)(const BlockView& blocks, const DotProduct& product);
   // The largest magnitude of a row; null in tables for bfloat16.
   float (*largest)(const BlockView& blocks, std::int64_t row) = nullptr;
+  // out (cols, rounded up to whole chunks): columns of a row as codes of 8 bits. Null likewise.
+  void (*code_row)(const BlockView& blocks, std::int64_t row, const BlockCoding& coding,
+                   std::uint8_t* out) = nullptr;
 };
 
 struct Product {

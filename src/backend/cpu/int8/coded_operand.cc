@@ -105,17 +105,6 @@ const BlockKernels* KernelsOf(const WeightView& weight) {
   return SelectKernels(DType::kF32).of_blocks(weight.blocks.format);
 }
 
-// Columns of a row of a weight in blocks: with kernels, where there are some of the format.
-void DecodeRow(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols,
-               float* out) {
-  const BlockKernels* kernels = KernelsOf(weight);
-  if (kernels == nullptr) return ReadRow(weight, row, col, cols, out);
-  BlockView one = weight.blocks;
-  one.data = one.Row(row);
-  one.rows = 1;
-  kernels->decode_rows(one, col, cols, out, cols);
-}
-
 // Rows of blocks that follow are pages away.
 void FetchBlocks(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols) {
   if (weight.form() != WeightForm::kBlocks || row >= weight.rows()) return;
@@ -132,8 +121,11 @@ constexpr std::int64_t kRowsAhead = 4;  // of blocks that are fetched
 void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
                std::int64_t col, std::int64_t cols, std::uint8_t offset, std::uint8_t* out) {
   if (weight.form() == WeightForm::kBlocks && scale.inverse != 0) {
+    if (const BlockKernels* kernels = KernelsOf(weight)) {
+      return kernels->code_row(weight.blocks, row, {col, cols, scale.inverse, offset}, out);
+    }
     float values[kCodedDepth];
-    DecodeRow(weight, row, col, cols, values);
+    ReadRow(weight, row, col, cols, values);
     return CodeValues({values, static_cast<std::size_t>(cols)}, scale.inverse, offset, out);
   }
   std::int8_t codes[kCodedDepth];
