@@ -77,6 +77,7 @@ struct GenerationRequest {
 struct AnswerToken {
   std::int32_t token = 0;
   std::string bytes = {};
+  std::int64_t characters = 0;  // that it adds to the text of the answer
   double logprob = 0;
   std::vector<std::pair<std::int32_t, double>> top = {};  // most likely first
 };

@@ -152,7 +152,10 @@ class CompletionAnswer final : public ChoiceSet {
                {"model", request_.model->name},
                {"system_fingerprint", request_.model->fingerprint}}) {
     const std::int64_t count = std::ssize(request_.prompts) * request_.choices;
-    for (std::int64_t i = 0; i < count; ++i) choices_.emplace_back(*request_.model->tokenizer);
+    for (std::int64_t i = 0; i < count; ++i) {
+      choices_.emplace_back(*request_.model->tokenizer,
+                            request_.prompts[i / request_.choices].text);
+    }
   }
 
  protected:
@@ -212,7 +215,7 @@ class CompletionAnswer final : public ChoiceSet {
 
  private:
   struct Choice {
-    explicit Choice(const Tokenizer& tokenizer) : logprobs(tokenizer) {}
+    Choice(const Tokenizer& tokenizer, std::string_view prompt) : logprobs(tokenizer, prompt) {}
 
     CompletionLogprobs logprobs;
     std::string text = {};    // with the prompt, of echo

@@ -144,6 +144,7 @@ TEST_F(EngineServiceTest, EndsOfAnAnswer) {
   EXPECT_EQ(told.end.reason, StopReason::kEos);
   EXPECT_EQ(told.end.new_tokens, 1);
   EXPECT_EQ(told.text, "");
+  EXPECT_TRUE(told.tokens.empty());
   request.min_tokens = 3;
   told = Write(request);
   EXPECT_EQ(told.end.reason, StopReason::kEos);
@@ -178,6 +179,14 @@ TEST_F(EngineServiceTest, LogprobsOfThePromptAreThoseOfScore) {
   double sum = 0;
   for (const AnswerToken& token : told.prompt) sum += token.logprob;
   for (std::size_t i = 1; i < told.prompt.size(); ++i) EXPECT_EQ(told.prompt[i].top.size(), 2u);
+  EXPECT_EQ(told.tokens.size(), 1u);
+  GenerationRequest ended = request;
+  ended.logit_bias = {{2, 100.0F}};  // </s>
+  const Told end = Write(ended);
+  ASSERT_EQ(end.tokens.size(), 1u) << "clients leave out one token behind the prompt";
+  EXPECT_EQ(end.tokens[0].token, 2);
+  EXPECT_EQ(end.tokens[0].characters, 0);
+  EXPECT_EQ(end.text, "");
   Context context(1);
   ModelOptions options = options_.model;
   options.adapter.clear();
