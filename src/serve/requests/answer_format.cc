@@ -80,13 +80,14 @@ void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
   if (!request.begin.empty()) {
     RefuseField(path, "an answer that the request begins is not held to a form");
   }
-  if (HasChannels(*model.answers)) {
+  const AnswerForm& form = *FormOf(model, request);
+  if (HasChannels(form)) {
     RefuseField(path, fmt::format("answers of model '{}' have several channels, and are not held "
                                   "to a form",
                                   model.name));
   }
   generation.format = has_format ? request.format : ForcedCall(model, request);
-  if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(*model.answers);
+  if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(form);
   CheckKeepsForm(generation, request.stops_path);
 }
 

@@ -93,8 +93,14 @@ void CheckPromptText(const ServedModel& model, std::string_view text) {
   throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()));
 }
 
+const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
+                                                const ConversationRequest& request) {
+  const bool has_own = !request.tools.is_null() && model.tool_answers != nullptr;
+  return has_own ? model.tool_answers : model.answers;
+}
+
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
-  const AnswerForm& form = *model.answers;
+  const AnswerForm& form = *FormOf(model, request);
   if (request.reads_calls && !HasCalls(form)) {
     RefuseField(request.tools_path,
                 fmt::format("the chat template of model '{}' has no form of calls that is read "
@@ -127,9 +133,8 @@ LoggedQuestion QuestionOf(const ConversationRequest& request) {
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
                     const ConversationPrompt& prompt) {
   // Within a form no text is a mark.
-  const auto form =
-      request.format.grammar == nullptr ? model.answers : WithoutMarks(*model.answers);
-  return AnswerParts(form, prompt.begins_with_thought, request.reads_calls,
+  const auto& form = FormOf(model, request);
+  return AnswerParts(request.format.grammar == nullptr ? form : WithoutMarks(*form), prompt.begins_with_thought, request.reads_calls,
                      request.reads_calls ? FormatJson(request.tools) : "", request.choice.only_one);
 }
 

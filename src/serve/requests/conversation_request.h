@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -87,6 +88,10 @@ struct ConversationPrompt {
 // Errors: InvalidInput with what the chat template says, and for a model without one; ApiError 400
 // for tools that the model has no form of calls for.
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request);
+
+// The form of the answers to such a request.
+const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
+                                                const ConversationRequest& request);
 
 // What is kept of the request beside its answers.
 LoggedQuestion QuestionOf(const ConversationRequest& request);

@@ -24,9 +24,10 @@ namespace {
 constexpr const char* kField = "tool_choice";
 
 // The form of calls in JSON behind a mark that is text. Null: a call cannot be forced.
-const CallForm* JsonForm(const ServedModel& model) {
-  if (model.answers->has_channels || model.answers->calls.empty()) return nullptr;
-  const CallForm& form = *model.answers->calls.front();
+const CallForm* JsonForm(const ServedModel& model, const ConversationRequest& request) {
+  const AnswerForm& answers = *FormOf(model, request);
+  if (answers.has_channels || answers.calls.empty()) return nullptr;
+  const CallForm& form = *answers.calls.front();
   if (form.kind != CallKind::kJson || form.key_is_name || form.follows_prompt) return nullptr;
   const bool is_special =
       std::ranges::any_of(model.tokenizer->spec().added_tokens, [&](const AddedToken& token) {
@@ -90,7 +91,7 @@ ToolChoice ReadToolChoice(const RequestFields& body) {
 }
 
 AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request) {
-  const CallForm* form = JsonForm(model);
+  const CallForm* form = JsonForm(model, request);
   if (form == nullptr) {
     RefuseField(kField, fmt::format("an answer of model '{}' cannot be forced to call; use auto or "
                                     "none",
