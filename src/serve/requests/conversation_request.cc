@@ -9,13 +9,13 @@
 #include "base/text.h"
 #include "io/json.h"
 #include "prompt/prompt_renderer.h"
+#include "serve/answers/call_reader.h"
 #include "serve/api_error.h"
 #include "serve/request_log.h"
 
 namespace qlora {
 namespace {
 
-constexpr std::size_t kMostNameBytes = 256;
 // Tokens of a text have fewer bytes on average, whatever the text is.
 constexpr std::int64_t kMostTokenBytes = 256;
 
@@ -51,9 +51,11 @@ void ReadVariables(const RequestFields& body, ConversationRequest& request) {
 
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
   const std::string name = function.NeedText("name");
-  if (name.empty() || name.size() > kMostNameBytes) {
-    function.Refuse("name",
-                    fmt::format("expected 1 to {} bytes, found {}", kMostNameBytes, name.size()));
+  // Else a call of the tool would be read as text.
+  if (!IsToolName(name)) {
+    function.Refuse("name", fmt::format("expected 1 to {} bytes: letters, digits and _ - . : /, "
+                                        "found '{}'",
+                                        kMaxNameBytes, FirstBytes(name, 60)));
   }
   OrderedJson made = {{"name", name}};
   if (const auto description = function.Text("description")) made["description"] = *description;
@@ -134,7 +136,8 @@ AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request
                     const ConversationPrompt& prompt) {
   // Within a form no text is a mark.
   const auto& form = FormOf(model, request);
-  return AnswerParts(request.format.grammar == nullptr ? form : WithoutMarks(*form), prompt.begins_with_thought, request.reads_calls,
+  return AnswerParts(request.format.grammar == nullptr ? form : WithoutMarks(*form),
+                     prompt.begins_with_thought, request.reads_calls,
                      request.reads_calls ? FormatJson(request.tools) : "", request.choice.only_one);
 }
 

@@ -49,7 +49,7 @@ ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& requ
     if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
     const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
     const GrammarState value =
-        JsonSchemaValue(grammar, tool["parameters"], path, builder.Literal("}", end));
+        JsonSchemaObject(grammar, tool["parameters"], path, builder.Literal("}", end));
     calls.push_back(builder.Literal(
         fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
   }

@@ -303,6 +303,7 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"tools", OrderedJson::object()}}, "tools"},
       {{{"tools", {{{"type", "web_search"}}}}}, "tools[0].type"},
       {{{"tools", {{{"type", "function"}}}}}, "tools[0].name"},
+      {{{"tools", {{{"type", "function"}, {"name", "get weather"}}}}}, "tools[0].name"},
       {{{"tools", kTools}, {"tool_choice", 5}}, "tool_choice"},
       {{{"tools", kTools}, {"tool_choice", "sometimes"}}, "tool_choice"},
       {{{"tool_choice", "required"}}, "tool_choice"},

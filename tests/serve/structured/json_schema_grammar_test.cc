@@ -17,9 +17,9 @@
 
 #include "io/json.h"
 #include "serve/api_error.h"
-#include "serve/structured/random_schema.h"
 #include "serve/structured/grammar_edit.h"
 #include "serve/structured/grammar_reader.h"
+#include "serve/structured/random_schema.h"
 #include "serve/structured/token_texts.h"
 #include "serve/tiny_model.h"
 
@@ -103,6 +103,16 @@ TEST(JsonSchemaGrammar, TextsOfSchemas) {
        {"null"},
        {"[", "[]"}},
       {R"({"allOf": [{"type": "null"}], "title": "T", "description": "d"})", {"null"}, {"1"}},
+      {R"({"type": "integer", "minimum": 0, "maximum": 9223372036854775807})", {"7"}, {"-1"}},
+      {R"({"type": "integer", "minimum": -1e300, "exclusiveMaximum": 1e300})", {"7", "-7"}, {}},
+      {R"({"type": "string", "format": null, "enum": null, "maxLength": 1})",
+       {R"("a")"},
+       {R"("ab")", "null"}},
+      {R"({"const": 5, "enum": null, "pattern": null})", {"5"}, {"null"}},
+      {R"({"$ref": "#/definitions/Partial%3CFoo%3e", "definitions": {"Partial<Foo>": {"const": 1}},
+           "type": null})",
+       {"1"},
+       {"2"}},
   };
   for (const SchemaCase& one : cases) {
     GrammarReader reader = ReaderOf(one.schema);
@@ -155,6 +165,19 @@ TEST(JsonSchemaGrammar, RefusesByName) {
       EXPECT_EQ(error.param, param) << schema << ": " << error.message;
       EXPECT_EQ(error.status, 400);
     }
+  }
+}
+
+TEST(JsonSchemaGrammar, ArgumentsOfACallAreAnObject) {
+  for (const char* schema : {"{}", R"({"$schema": "s", "description": "d", "properties": null})",
+                             R"({"type": "object", "properties": {}})"}) {
+    JsonGrammar grammar;
+    const GrammarState begin =
+        JsonSchemaObject(grammar, OrderedJson::parse(schema), "schema",
+                         grammar.builder().Literal("}", grammar.builder().end()));
+    GrammarReader reader(std::make_shared<const ByteGrammar>(grammar.Finish(begin)));
+    EXPECT_TRUE(Has(reader, R"({"a":1}})")) << schema;
+    for (const char* other : {"5}", "null}", "[]}"}) EXPECT_FALSE(Has(reader, other)) << schema;
   }
 }
 
