@@ -161,7 +161,7 @@ class EngineService::Impl {
 // ---- Any thread.
 
 GenerationId EngineService::Impl::Submit(GenerationRequest request, GenerationListener listener) {
-  ServedModelPtr model = models_.Find(request.model);
+  ServedModelPtr model = request.model;
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");

@@ -106,7 +106,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   }
   RefuseOtherForms(body, "response_format");
   generation.format = ReadAnswerFormat(body, "response_format", *request.model);
-  generation.model = request.model->name;
+  generation.model = request.model;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   CheckKeepsForm(generation, "stop");

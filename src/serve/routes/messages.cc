@@ -186,7 +186,7 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
   const auto prompt_tokens = std::ssize(prompt.tokens);
-  generation.model = model->name;
+  generation.model = model;
   generation.options.max_new_tokens = *most;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);

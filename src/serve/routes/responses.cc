@@ -258,7 +258,7 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   HoldToFormat(*model, request, prompt, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
-  generation.model = model->name;
+  generation.model = model;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));

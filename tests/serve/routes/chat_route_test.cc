@@ -48,7 +48,7 @@ TEST_F(ChatRouteTest, AnswersAsOpenAiDoes) {
                                  {"completion_tokens", 3},
                                  {"total_tokens", prompt + 3},
                                  {"prompt_tokens_details", {{"cached_tokens", 2}}}}));
-  EXPECT_EQ(generation.requests[0].model, "ada");
+  EXPECT_EQ(generation.requests[0].model->name, "ada");
   EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
             "<s>[user]Hi[assistant]");
   EXPECT_THAT(log, HasSubstr("/v1/chat/completions 200"));
