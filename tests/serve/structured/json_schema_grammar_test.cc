@@ -217,6 +217,49 @@ TEST(GrammarReader, NestsToALimit) {
   EXPECT_TRUE(Has(reader, text));
 }
 
+// Nothing is begun that could end beyond the limit alone.
+TEST(GrammarReader, HasAWayOnAtTheLimit) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"type": "object", "properties": {"child": {"$ref": "#"}}})", R"({"child":)"},
+      {R"({"type": "array", "items": {"$ref": "#"}})", "["},
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/b"}},
+           "b": {"type": "object", "properties": {"c": {"$ref": "#/$defs/a"}}, "required": ["c"]}}})",
+       R"([{"c":)"},
+  };
+  for (const auto& [schema, inner] : cases) {
+    GrammarReader reader = ReaderOf(schema);
+    GrammarReader::Position at = reader.begin();
+    // A model that goes deeper wherever it may, and else takes any byte that is allowed.
+    std::size_t bytes = 0;
+    for (; !reader.CanEnd(at); ++bytes) {
+      ASSERT_LT(bytes, 5000u) << schema;
+      const auto wanted = static_cast<unsigned char>(inner[bytes % inner.size()]);
+      GrammarReader::Position next = reader.Next(at, wanted);
+      for (int byte = 255; next == GrammarReader::kNowhere && byte >= 0x20; --byte) {
+        next = reader.Next(at, static_cast<unsigned char>(byte));
+      }
+      ASSERT_NE(next, GrammarReader::kNowhere) << schema << " after " << bytes;
+      at = next;
+    }
+    EXPECT_GT(bytes, GrammarReader::kMostDepth * inner.size() / 2) << schema;
+  }
+}
+
+TEST(JsonSchemaGrammar, LongChainsOfReferencesAreRead) {
+  OrderedJson defs = {{"0", {{"type", "string"}}}};
+  OrderedJson properties = OrderedJson::object();
+  for (int i = 1; i < 2000; ++i) {
+    const std::string place = "#/$defs/" + std::to_string(i - 1);
+    defs[std::to_string(i)] = {{"type", "array"}, {"items", {{"$ref", place}}}};
+    properties[std::to_string(i)] = {{"$ref", place}};
+  }
+  const OrderedJson object = {{"type", "object"}, {"properties", properties}};
+  GrammarReader reader =
+      ReaderOf(OrderedJson({{"anyOf", {{{"type", "null"}}, object}}, {"$defs", defs}}).dump());
+  EXPECT_TRUE(Has(reader, "null"));
+  EXPECT_TRUE(Has(reader, R"({"1999":[]})"));
+}
+
 TEST(GrammarReader, ForgetsOtherPositions) {
   GrammarReader reader = ReaderOf("object");
   const std::string begin = R"({"a": [{"b": "c)";
