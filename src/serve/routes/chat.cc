@@ -39,6 +39,7 @@ struct ChatChoice {
   std::string thought = {};
   OrderedJson calls = OrderedJson::array();
   OrderedJson logprobs = OrderedJson::array();
+  bool is_cut = false;  // within a call
   std::string finish_reason = {};
 };
 
@@ -78,7 +79,9 @@ class ChatAnswer final : public ChoiceSet {
     ChatChoice& choice = choices_[i];
     AddParts(i, choice.parts.Finish(), nullptr);
     choice.finish_reason = FinishReason(end.reason);
-    if (choice.finish_reason == "stop" && !choice.calls.empty()) {
+    // A call that a stop text cut cannot be made; one that its model does not close can.
+    const bool can_call = end.reason == StopReason::kEos || !choice.is_cut;
+    if (choice.finish_reason == "stop" && !choice.calls.empty() && can_call) {
       choice.finish_reason = "tool_calls";
     }
     if (stream_) SendDelta(i, OrderedJson::object(), nullptr, choice.finish_reason);
@@ -138,6 +141,7 @@ class ChatAnswer final : public ChoiceSet {
 
   // Adds a part to its choice. Returns the delta that shows it; null for the end of a call.
   OrderedJson Take(ChatChoice& choice, const AnswerPart& part) const {
+    choice.is_cut = part.is_cut;
     switch (part.kind) {
       case AnswerPart::Kind::kThought:
         choice.thought += part.text;

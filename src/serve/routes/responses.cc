@@ -109,7 +109,8 @@ class ResponseAnswer final : public PartedAnswer {
         Send("response.function_call_arguments.delta", Place({{"delta", part.text}}));
         break;
       case Kind::kCallEnd:
-        // A call that is cut is known at the end of the answer.
+        // What cut a call is known at the end of the answer.
+        if (!part.is_cut) EndItem("completed");
         break;
     }
   }
