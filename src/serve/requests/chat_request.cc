@@ -73,10 +73,12 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before,
     made["content"] = ContentOf(message);
   } else if (const auto refusal = message.Text("refusal"); refusal && role == "assistant") {
     made["content"] = *refusal;
-  } else if (calls.empty()) {
-    message.Refuse("content", "is missing");
-  } else {
+  } else if (!calls.empty()) {
     made["content"] = nullptr;
+  } else if (role == "assistant" && message.Has("reasoning_content")) {
+    made["content"] = "";  // the answer was cut within its thought
+  } else {
+    message.Refuse("content", "is missing");
   }
   if (!calls.empty()) made["tool_calls"] = std::move(calls);
   if (const auto name = message.Text("name")) made["name"] = *name;
@@ -161,9 +163,9 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   const std::int64_t unset = options.max_new_tokens > 0 ? options.max_new_tokens : kMostTokens;
-  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  const auto older = body.Integer("max_tokens", 1);
   generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(unset));
+      body.Integer("max_completion_tokens", 1).value_or(older.value_or(unset));
   const auto top = body.Integer("top_logprobs", 0, 20);
   if (body.Bool("logprobs").value_or(false)) {
     generation.top_logprobs = top.value_or(0);

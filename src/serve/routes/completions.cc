@@ -110,9 +110,9 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   CheckKeepsForm(generation, "stop");
-  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  const auto older = body.Integer("max_tokens", 1);
   generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));
+      body.Integer("max_completion_tokens", 1).value_or(older.value_or(kUnsetTokens));
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
   request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
