@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "serve/answers/argument_text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
@@ -19,25 +20,12 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kMostMessages = 4096;
-
-// Text, or parts of text, joined.
-std::string ContentOf(const RequestFields& message) {
-  const OrderedJson& content = *message.Find("content");
-  const std::string path = message.PathOf("content");
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) RefuseField(path, "expected text, or a list of parts");
-  std::string text;
-  for (std::int64_t i = 0; i < std::ssize(content); ++i) {
-    const RequestFields part(content[i], ItemPath(path, i));
-    const std::string type = part.NeedText("type");
-    // What an answer that refused said is text, too.
-    if (type != "text" && type != "refusal") {
-      part.Refuse("type", fmt::format("parts of text are read here, not '{}'", type));
-    }
-    text += part.NeedText(type);
+std::string TextOf(const RequestFields& part, const std::string& type) {
+  // What an answer that refused said is text, too.
+  if (type != "text" && type != "refusal") {
+    part.Refuse("type", fmt::format("parts of text are read here, not '{}'", FirstBytes(type, 60)));
   }
-  return text;
+  return part.NeedText(type);
 }
 
 // Arguments are text in requests; templates read an object. Clients give back what a model wrote,
@@ -70,7 +58,7 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before,
   OrderedJson made = {{"role", role}};
   OrderedJson calls = role == "assistant" ? CallsOf(message) : OrderedJson::array();
   if (message.Has("content")) {
-    made["content"] = ContentOf(message);
+    made["content"] = JoinedText(message, "content", TextOf);
   } else if (const auto refusal = message.Text("refusal"); refusal && role == "assistant") {
     made["content"] = *refusal;
   } else if (!calls.empty()) {
@@ -110,18 +98,11 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   }
 }
 
-void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const OrderedJson* tools = body.List("tools", 0, 256);
-  const ToolChoice choice = ReadToolChoice(body);
-  OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
-    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
-    if (tool.NeedText("type") != "function") {
-      tool.Refuse("type", "tools of type function are offered to the model, no others");
-    }
-    list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
+OrderedJson ReadTool(const RequestFields& tool) {
+  if (tool.NeedText("type") != "function") {
+    tool.Refuse("type", "tools of type function are offered to the model, no others");
   }
-  OfferTools(std::move(list), choice, request);
+  return ToolOf(tool.NeedObject("function"), "parameters");
 }
 
 // Fields that would change the answer, and are not known here.
@@ -145,7 +126,7 @@ void RefuseOthers(const RequestFields& body) {
 ConversationRequest ReadChatConversation(const RequestFields& body, const ServedModel& model) {
   ConversationRequest request;
   ReadMessages(body, request);
-  ReadTools(body, request);
+  ReadTools(body, request, ReadTool);
   RefuseOthers(body);
   if (const auto effort = body.Text("reasoning_effort")) SetEffort(*effort, model, request);
   ReadVariables(body, request);

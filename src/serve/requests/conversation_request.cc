@@ -49,6 +49,20 @@ void ReadVariables(const RequestFields& body, ConversationRequest& request) {
   for (const auto& [name, value] : variables->json().items()) request.variables[name] = value;
 }
 
+std::string JoinedText(const RequestFields& fields, std::string_view name,
+                       const TextOfPart& text_of) {
+  const OrderedJson* content = fields.Find(name);
+  if (content == nullptr) fields.Refuse(name, "is missing");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) fields.Refuse(name, "expected text, or a list of parts");
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields part((*content)[i], ItemPath(fields.PathOf(name), i));
+    text += text_of(part, part.NeedText("type"));
+  }
+  return text;
+}
+
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
   const std::string name = function.NeedText("name");
   // Else a call of the tool would be read as text.
@@ -64,17 +78,6 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
                            ? schema->json()
                            : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
   return {{"type", "function"}, {"function", std::move(made)}};
-}
-
-void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request) {
-  if (tools.empty()) {
-    if (choice.must_call) RefuseField("tool_choice", "there are no tools to call");
-    return;
-  }
-  if (!choice.may_call) return;
-  request.tools = std::move(tools);
-  request.choice = choice;
-  request.reads_calls = true;
 }
 
 void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,

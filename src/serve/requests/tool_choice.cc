@@ -22,6 +22,7 @@ namespace qlora {
 namespace {
 
 constexpr const char* kField = "tool_choice";
+constexpr std::int64_t kMostTools = 1024;
 
 // The form of calls in JSON behind a mark that is text. Null: a call cannot be forced.
 const CallForm* JsonForm(const ServedModel& model, const ConversationRequest& request) {
@@ -78,8 +79,6 @@ ToolChoice ReadChoice(const RequestFields& body, const OrderedJson& choice,
   return {.must_call = true, .name = holder.NeedText("name")};
 }
 
-}  // namespace
-
 ToolChoice ReadToolChoice(const RequestFields& body) {
   const OrderedJson* field = body.Find(kField);
   const std::optional<RequestFields> object =
@@ -88,6 +87,23 @@ ToolChoice ReadToolChoice(const RequestFields& body) {
   choice.only_one = !body.Bool("parallel_tool_calls").value_or(true) ||
                     (object && object->Bool("disable_parallel_tool_use").value_or(false));
   return choice;
+}
+
+}  // namespace
+
+void ReadTools(const RequestFields& body, ConversationRequest& request,
+               const std::function<OrderedJson(const RequestFields& tool)>& tool_of) {
+  const ToolChoice choice = ReadToolChoice(body);
+  const OrderedJson* tools = body.List("tools", 0, kMostTools);
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
+    list.push_back(tool_of(RequestFields((*tools)[i], ItemPath(body.PathOf("tools"), i))));
+  }
+  if (list.empty() && choice.must_call) RefuseField(kField, "there are no tools to call");
+  if (list.empty() || !choice.may_call) return;
+  request.tools = std::move(list);
+  request.choice = choice;
+  request.reads_calls = true;
 }
 
 AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request) {
