@@ -158,11 +158,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   if (const auto stream = body.Object("stream_options")) {
     request.includes_usage = stream->Bool("include_usage").value_or(false);
   }
-  request.prompt = PromptOf(*request.model, request.conversation);
-  generation.model = request.model;
-  generation.prompt = std::move(request.prompt.tokens);
-  generation.keeps_special_tokens = request.prompt.keeps_special_tokens;
-  HoldToFormat(*request.model, request.conversation, request.prompt, generation);
+  request.prompt = AskConversation(request.model, request.conversation, generation);
   return request;
 }
 
