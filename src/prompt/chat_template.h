@@ -64,6 +64,8 @@ class ChatTemplate {
   // Returns everything that renderings depend on, as text: equal sources, equal renderings.
   std::string source() const;
   const std::string& text() const { return text_; }
+  // The text of the template of conversations with tools: text() where there is no other.
+  const std::string& tool_text() const { return with_tools_ ? with_tools_->text() : text_; }
 
   // Sets another template for conversations with tools.
   void SetToolTemplate(std::unique_ptr<ChatTemplate> with_tools);

@@ -107,7 +107,7 @@ class AnswerParts::Impl {
     while (Step()) {
     }
     if (mode_ == Mode::kCalls) CutCalls();
-    calls_.End();
+    calls_.End(/*is_cut=*/true);
     // White space at the end of a text is a part of it; behind a thought or a call it is none.
     if (text_kind_ == Kind::kText && !space_.empty()) AddPart({Kind::kText, std::move(space_)});
     return std::exchange(parts_, {});
@@ -332,7 +332,7 @@ class AnswerParts::Impl {
   // The answer ends within calls.
   void CutCalls() {
     const bool is_open = calls_.is_open();
-    calls_.End();
+    calls_.End(/*is_cut=*/true);
     in_.Restore();
     // Brackets behind the last call say nothing.
     const bool is_rest = in_.view().find_first_not_of(" \t\r\n,;[]{}()") == in_.view().npos;

@@ -16,6 +16,7 @@ struct AnswerPart {
   Kind kind;
   std::string text = {};  // of kCallBegin the name of the tool; of kCallArguments JSON text
   std::int64_t call = 0;  // number of the call, from 0
+  bool is_cut = false;    // of kCallEnd: the answer ended within the call
 };
 
 // The forms of a template: what encloses thoughts, and how calls are written.

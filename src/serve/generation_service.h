@@ -18,6 +18,7 @@
 namespace qlora {
 
 struct ByteGrammar;
+struct ServedModel;
 class TokenTexts;
 
 // What an answer has to be a text of (structured/). No grammar: any text.
@@ -54,7 +55,8 @@ class PromptTokens {
 
 // What chat completions, completions, responses and messages ask for, once their fields are read.
 struct GenerationRequest {
-  std::string model = {};               // base or an adapter, by name
+  // Base or an adapter: the one that the rest was read for.
+  std::shared_ptr<const ServedModel> model = {};
   PromptTokens prompt = {};             // at least one token
   GenerateOptions options = {};         // max_new_tokens, sampling, seed of this choice
   std::vector<std::string> stops = {};  // texts that end the answer and are not part of it
@@ -77,6 +79,7 @@ struct GenerationRequest {
 struct AnswerToken {
   std::int32_t token = 0;
   std::string bytes = {};
+  std::int64_t characters = 0;  // that it adds to the text of the answer
   double logprob = 0;
   std::vector<std::pair<std::int32_t, double>> top = {};  // most likely first
 };
@@ -123,8 +126,7 @@ using GenerationId = std::int64_t;
 class GenerationService {
  public:
   virtual ~GenerationService() = default;
-  // Errors: ApiError: 404 for an unknown model, 400 context_length_exceeded, 429 queue_full, 503
-  // while the server stops.
+  // Errors: ApiError: 400 context_length_exceeded, 429 queue_full, 503 while the server stops.
   virtual GenerationId Submit(GenerationRequest request, GenerationListener listener) = 0;
   // Errors: as CheckRoomForPasses.
   virtual GenerationId SubmitPasses(PartedPasses passes) = 0;

@@ -71,8 +71,11 @@ ModelOptions BaseOptionsOf(const ServeOptions& options, const std::vector<NamedA
   return base;
 }
 
-std::shared_ptr<const AnswerForm> AnswerFormOf(const ServedPrompts& prompts) {
-  return FindAnswerForm(prompts.chat() == nullptr ? "" : prompts.chat()->text());
+// Sets how answers to the prompts of the model are read.
+void SetAnswerForms(ServedModel& model) {
+  const ChatTemplate* chat = model.prompts->chat();
+  model.answers = FindAnswerForm(chat == nullptr ? "" : chat->text());
+  model.tool_answers = chat == nullptr ? nullptr : FindAnswerForm(chat->tool_text());
 }
 
 // The hash of all that passes read of an adapter.
@@ -239,7 +242,7 @@ ServedModelPtr LoadedModels::MakeBase(const ServeOptions& options) {
   // The base lives as long as its tokenizer is needed.
   model.tokenizer = std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), &base_->tokenizer);
   model.prompts = std::shared_ptr<const ServedPrompts>(std::shared_ptr<void>(), &base_->prompts);
-  model.answers = AnswerFormOf(*model.prompts);
+  SetAnswerForms(model);
   model.sampling = SamplingOf(base_->dir);
   if (options.has_seed) model.seed = options.seed;
   model.fingerprint = Fingerprint("");
@@ -283,7 +286,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   const auto prompts = std::make_shared<const WithTokenizer>(WithTokenizer{
       model.tokenizer, ServedPrompts(base_->options.chat, folder, base_->dir, *model.tokenizer)});
   model.prompts = std::shared_ptr<const ServedPrompts>(prompts, &prompts->prompts);
-  model.answers = AnswerFormOf(*model.prompts);
+  SetAnswerForms(model);
   model.fingerprint = Fingerprint(fmt::format("{:016x}", HashOf(*adapter)));
   model.adapter = Held(std::move(adapter), model);
   return std::make_shared<const ServedModel>(std::move(model));

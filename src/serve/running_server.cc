@@ -95,7 +95,7 @@ class RunningServer::Impl {
         models(context, options, version, progress),
         plan(PlanServing(models.base(), models.All(), models.planned_adapters(), options,
                          http_options.limits.bodies)),
-        generation(models.base(), models, models.planned_adapters(), metrics, plan.limits),
+        generation(models.base(), models.planned_adapters(), metrics, plan.limits),
         server{.models = models,
                .generation = generation,
                .metrics = metrics,

@@ -30,6 +30,8 @@ struct ServedModel {
   std::shared_ptr<const LoraAdapter> adapter = {};  // null: the base
   std::shared_ptr<const ServedPrompts> prompts = {};
   std::shared_ptr<const AnswerForm> answers = {};
+  // Where a request has tools, for which the model has a template of its own; null: the same.
+  std::shared_ptr<const AnswerForm> tool_answers = {};
   // An adapter may bring its own, with other ends or another template.
   std::shared_ptr<const Tokenizer> tokenizer = {};
   std::shared_ptr<const TokenTextsOnce> token_texts = std::make_shared<const TokenTextsOnce>();

@@ -7,6 +7,9 @@
 
 #include "io/json.h"
 #include "qlora/error.h"
+#include "serve/api_error.h"
+#include "serve/requests/conversation_request.h"
+#include "serve/requests/tool_choice.h"
 #include "serve/tiny_model.h"
 
 namespace qlora {
@@ -112,6 +115,33 @@ TEST_F(LoadedModelsTest, NamesAreGivenOnce) {
   const std::string a = Adapter("a", true);
   EXPECT_THAT(ErrorOf([&] { Load({a, a}); }), HasSubstr("two models would have the name 'a'"));
   EXPECT_THAT(ErrorOf([&] { Load({"tiny=" + a}); }), HasSubstr("'tiny'"));
+}
+
+// Checkpoints with a template of their own for tools tell by that one how calls are written.
+TEST_F(LoadedModelsTest, CallsAreThoseOfTheTemplateForTools) {
+  std::filesystem::create_directory(model_.path() / "additional_chat_templates");
+  WriteTextFile(
+      model_.path() / "additional_chat_templates" / "tool_use.jinja",
+      "{{ tools | tojson }}<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}");
+  Load({Adapter("a", false)});
+  for (const ServedModelPtr& model : models_->All()) {
+    ConversationRequest request;
+    request.messages = {{{"role", "user"}, {"content", "Hi"}}};
+    request.choice.must_call = true;
+    EXPECT_EQ(PromptOf(*model, request).text, "<s>[user]Hi[assistant]");
+    EXPECT_THROW(ForcedCall(*model, request), ApiError) << "the other template has no calls";
+    request.tools = OrderedJson::parse(
+        R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])");
+    request.reads_calls = true;
+    const ConversationPrompt prompt = PromptOf(*model, request);
+    EXPECT_THAT(prompt.text, HasSubstr("<tool_call>Hi"));
+    EXPECT_NE(ForcedCall(*model, request).grammar, nullptr);
+    AnswerParts parts = PartsOf(*model, request, prompt);
+    const std::vector<AnswerPart> found =
+        parts.Add("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>");
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found[0].kind, AnswerPart::Kind::kCallBegin);
+  }
 }
 
 TEST_F(LoadedModelsTest, TheModelsOwnSamplingIsTheDefault) {

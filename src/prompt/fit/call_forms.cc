@@ -1,5 +1,7 @@
 #include "prompt/fit/call_forms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -178,6 +180,25 @@ OrderedJson WithNamesOfResults(OrderedJson messages) {
     const OrderedJson& call = (*calls)[place];
     const OrderedJson& function = call.contains("function") ? call["function"] : call;
     if (function.contains("name")) message["name"] = function["name"];
+  }
+  return messages;
+}
+
+// By their order: what follows in a longer conversation changes no id.
+OrderedJson WithShortIds(OrderedJson messages) {
+  std::map<std::string, std::string> ids;
+  const auto shorten = [&ids](OrderedJson& holder, const char* name) {
+    const auto id = holder.find(name);
+    if (id == holder.end() || !id->is_string()) return;
+    *id = ids.emplace(id->get<std::string>(), fmt::format("call{:05}", ids.size())).first->second;
+  };
+  for (OrderedJson& message : messages) {
+    const auto calls = message.find("tool_calls");
+    const bool has_calls = calls != message.end() && calls->is_array();
+    for (std::size_t c = 0; has_calls && c < calls->size(); ++c) {
+      if ((*calls)[c].is_object()) shorten((*calls)[c], "id");
+    }
+    shorten(message, "tool_call_id");
   }
   return messages;
 }

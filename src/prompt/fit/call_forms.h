@@ -37,6 +37,8 @@ std::vector<std::size_t> OrderOfCalls(const OrderedJson& messages);
 // Returns the messages with the names of the called functions in results that have none: by the id
 // of the call, or by their place behind the calls.
 OrderedJson WithNamesOfResults(OrderedJson messages);
+// Returns the messages with other ids of calls and of their results, of nine letters and digits.
+OrderedJson WithShortIds(OrderedJson messages);
 
 }  // namespace qlora
 

@@ -86,6 +86,7 @@ class Fitter {
     if (!fitted) fitted = FitNames(start);
     // gpt-oss takes no thoughts beside a content and calls.
     if (!fitted && start.messages != written.messages) fitted = FitResults(written);
+    if (!fitted) fitted = FitIds(start);
     return fitted;
   }
 
@@ -186,6 +187,16 @@ class Fitter {
     before.messages = std::move(named);
     before.readings.emplace_back("names of functions in the results of their calls");
     return FitResults(before);
+  }
+
+  // A template of Mistral, which takes no other ids.
+  Fitted FitIds(FittedConversation before) {
+    OrderedJson shortened = WithShortIds(before.messages);
+    if (shortened == before.messages) return std::nullopt;
+    before.messages = std::move(shortened);
+    before.readings.emplace_back("ids of calls as nine letters and digits");
+    Fitted fitted = FitResults(before);
+    return fitted ? std::move(fitted) : FitNames(before);
   }
 
   // Results of tools that are hidden, under the other names of their role.

@@ -31,7 +31,8 @@ struct FittedConversation {
 //   role of results where it skips them;
 // - a text that the record has in parts as parts, where it reads these: some trim each;
 // - results of tools with the names of the called functions where it asks for these, and in the
-//   order of the calls where it shows no ids.
+//   order of the calls where it shows no ids;
+// - short ids of calls where it refuses all else.
 // Errors: those of `render` for the conversation as it is.
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const std::function<JinjaOutput(const OrderedJson&)>& render);

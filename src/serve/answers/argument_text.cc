@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "io/json.h"
+#include "serve/structured/schema_reference.h"
 
 namespace qlora {
 namespace {
@@ -19,45 +20,61 @@ bool IsJson(std::string_view text) {
 
 // ---- Types.
 
-// Adds the names of the types that a schema allows; "" for one that says nothing.
-void AddTypes(const OrderedJson& schema, std::set<std::string>& types) {
-  if (!schema.is_object()) {
-    types.insert("");
-    return;
-  }
-  for (const char* key : {"anyOf", "oneOf"}) {
-    const auto of = schema.find(key);
-    if (of == schema.end() || !of->is_array()) continue;
-    for (const OrderedJson& one : *of) AddTypes(one, types);
-    return;
-  }
-  const auto type = schema.find("type");
-  if (type != schema.end() && type->is_string()) {
-    types.insert(LowerCase(type->get<std::string>()));
-    return;
-  }
-  if (type != schema.end() && type->is_array()) {
-    for (const OrderedJson& one : *type)
-      types.insert(one.is_string() ? one.get<std::string>() : "");
-    return;
-  }
-  const auto values = schema.find("enum");
-  const bool has_values = values != schema.end() && values->is_array() && !values->empty();
-  if (!has_values) types.insert("");
-  for (const OrderedJson& value : has_values ? *values : OrderedJson::array()) {
-    types.insert(value.is_string() ? "string" : value.is_null() ? "null" : "value");
-  }
-}
+// The types that a schema allows.
+class AllowedTypes {
+ public:
+  // parameters: the schema that references are into.
+  explicit AllowedTypes(const OrderedJson& parameters) : parameters_(parameters) {}
 
-ArgumentType TypeOf(const OrderedJson& schema) {
-  std::set<std::string> types;
-  AddTypes(schema, types);
-  if (types.contains("")) return ArgumentType::kUnknown;
-  if (!types.contains("string")) return ArgumentType::kValue;
-  if (types.size() == 1) return ArgumentType::kText;
-  return types.size() == 2 && types.contains("null") ? ArgumentType::kTextOrNull
-                                                     : ArgumentType::kUnknown;
-}
+  ArgumentType Of(const OrderedJson& schema) {
+    Add(schema);
+    if (types_.empty() || types_.contains("")) return ArgumentType::kUnknown;
+    if (!types_.contains("string")) return ArgumentType::kValue;
+    if (types_.size() == 1) return ArgumentType::kText;
+    return types_.size() == 2 && types_.contains("null") ? ArgumentType::kTextOrNull
+                                                         : ArgumentType::kUnknown;
+  }
+
+ private:
+  // Adds names of types; "" of a schema that says nothing.
+  void Add(const OrderedJson& schema) {
+    const OrderedJson none;
+    const auto field = [&](const char* name) -> const OrderedJson& {
+      const auto at = schema.find(name);
+      return at == schema.end() ? none : *at;
+    };
+    if (!schema.is_object()) {
+      types_.insert("");
+    } else if (const OrderedJson& to = field("$ref"); to.is_string()) {
+      const auto& target = to.get_ref<const std::string&>();
+      const OrderedJson* found = FindReference(parameters_, target);
+      if (references_.insert(target).second) Add(found == nullptr ? none : *found);
+    } else if (const OrderedJson& any = field(schema.contains("anyOf") ? "anyOf" : "oneOf");
+               any.is_array()) {
+      for (const OrderedJson& one : any) Add(one);
+    } else if (const OrderedJson& all = field("allOf"); all.is_array() && all.size() == 1) {
+      Add(all[0]);
+    } else if (const OrderedJson& type = field("type"); type.is_string()) {
+      types_.insert(LowerCase(type.get<std::string>()));
+    } else if (type.is_array()) {
+      for (const OrderedJson& one : type)
+        types_.insert(one.is_string() ? one.get<std::string>() : "");
+    } else if (schema.contains("const")) {
+      AddValue(schema["const"]);
+    } else if (const OrderedJson& values = field("enum"); values.is_array() && !values.empty()) {
+      for (const OrderedJson& value : values) AddValue(value);
+    } else {
+      types_.insert("");
+    }
+  }
+  void AddValue(const OrderedJson& value) {
+    types_.insert(value.is_string() ? "string" : value.is_null() ? "null" : "value");
+  }
+
+  const OrderedJson& parameters_;
+  std::set<std::string> types_;
+  std::set<std::string> references_;  // that were followed
+};
 
 // ---- Literals.
 
@@ -247,7 +264,9 @@ ArgumentTypes::ArgumentTypes(std::string_view tools) {
     const auto properties = parameters->find("properties");
     if (properties == parameters->end() || !properties->is_object()) continue;
     auto& types = types_[function["name"].get<std::string>()];
-    for (const auto& [name, schema] : properties->items()) types[name] = TypeOf(schema);
+    for (const auto& [name, schema] : properties->items()) {
+      types[name] = AllowedTypes(*parameters).Of(schema);
+    }
   }
 }
 

@@ -39,8 +39,8 @@ void CallSink::Arguments(std::string_view json) {
   if (!json.empty()) add_({AnswerPart::Kind::kCallArguments, std::string(json), calls_ - 1});
 }
 
-void CallSink::End() {
-  if (is_open_) add_({AnswerPart::Kind::kCallEnd, {}, calls_ - 1});
+void CallSink::End(bool is_cut) {
+  if (is_open_) add_({AnswerPart::Kind::kCallEnd, {}, calls_ - 1, is_cut});
   is_open_ = false;
 }
 

@@ -26,7 +26,7 @@ class CallSink {
   void Begin(std::string_view name);
   // JSON text, the next piece of it.
   void Arguments(std::string_view json);
-  void End();
+  void End(bool is_cut = false);
 
   bool is_open() const { return is_open_; }
   std::int64_t calls() const { return calls_; }

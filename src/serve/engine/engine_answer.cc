@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/text.h"
 #include "qlora/error.h"
 #include "serve/engine/logit_edits.h"
 #include "serve/structured/grammar_edit.h"
@@ -75,11 +76,13 @@ bool EngineAnswer::Add(const EngineToken& token) {
   }
   if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;
   if (token.is_end) {
+    // Clients of an echo count on a token behind the prompt.
+    if (request_.wants_prompt_logprobs) Hold(token, "");
     Finish(StopReason::kEos);
     return false;
   }
   const std::string text = stream_.Add(token.token);
-  if (request_.top_logprobs) Hold(token, text.size());
+  if (request_.top_logprobs) Hold(token, text);
   decoded_ += text.size();
   std::string shown = stops_.Add(text);
   const bool is_whole = request_.is_whole && request_.is_whole(shown);
@@ -126,8 +129,10 @@ bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>& scored) {
   return true;
 }
 
-void EngineAnswer::Hold(const EngineToken& token, std::size_t bytes) {
-  held_.push_back({Scored({token.token, token.logprob}, token.top), decoded_, decoded_ + bytes});
+void EngineAnswer::Hold(const EngineToken& token, std::string_view text) {
+  AnswerToken scored = Scored({token.token, token.logprob}, token.top);
+  scored.characters = std::ranges::count_if(text, [](char c) { return !ContinuesCharacter(c); });
+  held_.push_back({std::move(scored), decoded_, decoded_ + text.size()});
 }
 
 // Tokens of a stop text stay back, as it does.

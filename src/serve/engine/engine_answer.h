@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/stopwatch.h"
@@ -59,7 +60,8 @@ class EngineAnswer {
   AnswerToken Scored(const TokenLogprob& token, const std::vector<TokenLogprob>& top) const;
   // Log-probabilities of the prompt leave with the first piece. False where they are none.
   bool TakePrompt(const std::vector<ScoredToken>& scored);
-  void Hold(const EngineToken& token, std::size_t bytes);
+  // text: what it adds to the answer.
+  void Hold(const EngineToken& token, std::string_view text);
   // Hands on text, and the tokens that belong to it. all: also those that are held.
   void Emit(std::string text, bool all = false);
   void Finish(StopReason reason);

@@ -24,10 +24,9 @@ ApiError Full(std::int64_t waiting, const char* what) {
 
 // ---- Any thread.
 
-EngineService::EngineService(LoadedModel& base, const ServedModels& models, Adapters adapters,
-                             Metrics& metrics, const EngineLimits& limits)
+EngineService::EngineService(LoadedModel& base, Adapters adapters, Metrics& metrics,
+                             const EngineLimits& limits)
     : base_(base),
-      models_(models),
       planned_(std::move(adapters)),
       metrics_(metrics),
       limits_(limits),
@@ -68,7 +67,7 @@ void EngineService::Cancel(GenerationId id) {
 }
 
 GenerationId EngineService::Submit(GenerationRequest request, GenerationListener listener) {
-  ServedModelPtr model = models_.Find(request.model);
+  ServedModelPtr model = request.model;
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");

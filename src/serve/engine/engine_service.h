@@ -46,10 +46,9 @@ struct EngineLimits {
 class EngineService final : public GenerationService {
  public:
   // Allocates the memory for texts, and starts the thread. adapters: passes have room for these,
-  // and for none that is larger. The adapters of models are there. All must outlive this. Errors:
+  // and for none that is larger. All must outlive this. Errors:
   // OutOfMemory.
-  EngineService(LoadedModel& base, const ServedModels& models, Adapters adapters, Metrics& metrics,
-                const EngineLimits& limits);
+  EngineService(LoadedModel& base, Adapters adapters, Metrics& metrics, const EngineLimits& limits);
   // As Stop.
   ~EngineService() override;
   EngineService(const EngineService&) = delete;
@@ -106,7 +105,6 @@ class EngineService final : public GenerationService {
   void CountEnd(const EngineAnswer& answer);
 
   LoadedModel& base_;
-  const ServedModels& models_;
   const Adapters planned_;
   Metrics& metrics_;
   const EngineLimits limits_;

@@ -29,6 +29,31 @@ ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
   return JsonSchemaGrammar(*holder.Find("schema"), holder.PathOf("schema"));
 }
 
+// Holds the answer to such a prompt to the format of the conversation.
+void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
+                  const ConversationPrompt& prompt, GenerationRequest& generation) {
+  const bool has_format = request.format.grammar != nullptr;
+  if (!has_format && !request.choice.must_call) return;
+  const std::string path = has_format ? request.format.path : "tool_choice";
+  if (has_format && request.reads_calls) {
+    RefuseField(path,
+                "an answer that may call tools is not held to a form; leave out the tools, "
+                "or set tool_choice to none");
+  }
+  if (!request.begin.empty()) {
+    RefuseField(path, "an answer that the request begins is not held to a form");
+  }
+  const AnswerForm& form = *FormOf(model, request);
+  if (HasChannels(form)) {
+    RefuseField(path, fmt::format("answers of model '{}' have several channels, and are not held "
+                                  "to a form",
+                                  model.name));
+  }
+  generation.format = has_format ? request.format : ForcedCall(model, request);
+  if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(form);
+  CheckKeepsForm(generation, request.stops_path);
+}
+
 }  // namespace
 
 AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view field,
@@ -67,27 +92,14 @@ void RefuseOtherForms(const RequestFields& body, std::string_view own) {
   }
 }
 
-void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
-                  const ConversationPrompt& prompt, GenerationRequest& generation) {
-  const bool has_format = request.format.grammar != nullptr;
-  if (!has_format && !request.choice.must_call) return;
-  const std::string path = has_format ? request.format.path : "tool_choice";
-  if (has_format && request.reads_calls) {
-    RefuseField(path,
-                "an answer that may call tools is not held to a form; leave out the tools, "
-                "or set tool_choice to none");
-  }
-  if (!request.begin.empty()) {
-    RefuseField(path, "an answer that the request begins is not held to a form");
-  }
-  if (HasChannels(*model.answers)) {
-    RefuseField(path, fmt::format("answers of model '{}' have several channels, and are not held "
-                                  "to a form",
-                                  model.name));
-  }
-  generation.format = has_format ? request.format : ForcedCall(model, request);
-  if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(*model.answers);
-  CheckKeepsForm(generation, request.stops_path);
+ConversationPrompt AskConversation(const ServedModelPtr& model, const ConversationRequest& request,
+                                   GenerationRequest& generation) {
+  ConversationPrompt prompt = PromptOf(*model, request);
+  HoldToFormat(*model, request, prompt, generation);
+  generation.model = model;
+  generation.keeps_special_tokens = prompt.keeps_special_tokens;
+  generation.prompt = std::move(prompt.tokens);
+  return prompt;
 }
 
 void CheckKeepsForm(const GenerationRequest& generation, const std::string& stops_path) {

@@ -23,10 +23,11 @@ AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view fie
 // ignored. own: the name that the interface has for it, such as "text.format".
 void RefuseOtherForms(const RequestFields& body, std::string_view own);
 
-// Holds the answer to such a prompt to the format of the conversation. Errors: ApiError 400 for
-// what does not go together with a format.
-void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
-                  const ConversationPrompt& prompt, GenerationRequest& generation);
+// Sets what an answer to the conversation is generated from, whose sampling and stop texts are
+// read: model, prompt and form. Returns the prompt, whose tokens it has taken. Errors: as PromptOf;
+// ApiError 400 for what does not go together with a format.
+ConversationPrompt AskConversation(const ServedModelPtr& model, const ConversationRequest& request,
+                                   GenerationRequest& generation);
 
 // Errors: ApiError 400 for what would break a format: min_tokens, ignore_eos, stop texts, which are
 // of the field stops_path, and tokens that logit_bias forbids.

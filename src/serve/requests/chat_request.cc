@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "serve/answers/argument_text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
@@ -19,25 +20,12 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kMostMessages = 4096;
-
-// Text, or parts of text, joined.
-std::string ContentOf(const RequestFields& message) {
-  const OrderedJson& content = *message.Find("content");
-  const std::string path = message.PathOf("content");
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) RefuseField(path, "expected text, or a list of parts");
-  std::string text;
-  for (std::int64_t i = 0; i < std::ssize(content); ++i) {
-    const RequestFields part(content[i], ItemPath(path, i));
-    const std::string type = part.NeedText("type");
-    // What an answer that refused said is text, too.
-    if (type != "text" && type != "refusal") {
-      part.Refuse("type", fmt::format("parts of text are read here, not '{}'", type));
-    }
-    text += part.NeedText(type);
+std::string TextOf(const RequestFields& part, const std::string& type) {
+  // What an answer that refused said is text, too.
+  if (type != "text" && type != "refusal") {
+    part.Refuse("type", fmt::format("parts of text are read here, not '{}'", FirstBytes(type, 60)));
   }
-  return text;
+  return part.NeedText(type);
 }
 
 // Arguments are text in requests; templates read an object. Clients give back what a model wrote,
@@ -70,13 +58,15 @@ OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before,
   OrderedJson made = {{"role", role}};
   OrderedJson calls = role == "assistant" ? CallsOf(message) : OrderedJson::array();
   if (message.Has("content")) {
-    made["content"] = ContentOf(message);
+    made["content"] = JoinedText(message, "content", TextOf);
   } else if (const auto refusal = message.Text("refusal"); refusal && role == "assistant") {
     made["content"] = *refusal;
-  } else if (calls.empty()) {
-    message.Refuse("content", "is missing");
-  } else {
+  } else if (!calls.empty()) {
     made["content"] = nullptr;
+  } else if (role == "assistant" && message.Has("reasoning_content")) {
+    made["content"] = "";  // the answer was cut within its thought
+  } else {
+    message.Refuse("content", "is missing");
   }
   if (!calls.empty()) made["tool_calls"] = std::move(calls);
   if (const auto name = message.Text("name")) made["name"] = *name;
@@ -108,18 +98,11 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   }
 }
 
-void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const OrderedJson* tools = body.List("tools", 0, 256);
-  const ToolChoice choice = ReadToolChoice(body);
-  OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
-    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
-    if (tool.NeedText("type") != "function") {
-      tool.Refuse("type", "tools of type function are offered to the model, no others");
-    }
-    list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
+OrderedJson ReadTool(const RequestFields& tool) {
+  if (tool.NeedText("type") != "function") {
+    tool.Refuse("type", "tools of type function are offered to the model, no others");
   }
-  OfferTools(std::move(list), choice, request);
+  return ToolOf(tool.NeedObject("function"), "parameters");
 }
 
 // Fields that would change the answer, and are not known here.
@@ -143,7 +126,7 @@ void RefuseOthers(const RequestFields& body) {
 ConversationRequest ReadChatConversation(const RequestFields& body, const ServedModel& model) {
   ConversationRequest request;
   ReadMessages(body, request);
-  ReadTools(body, request);
+  ReadTools(body, request, ReadTool);
   RefuseOthers(body);
   if (const auto effort = body.Text("reasoning_effort")) SetEffort(*effort, model, request);
   ReadVariables(body, request);
@@ -161,9 +144,9 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   const std::int64_t unset = options.max_new_tokens > 0 ? options.max_new_tokens : kMostTokens;
-  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  const auto older = body.Integer("max_tokens", 1);
   generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(unset));
+      body.Integer("max_completion_tokens", 1).value_or(older.value_or(unset));
   const auto top = body.Integer("top_logprobs", 0, 20);
   if (body.Bool("logprobs").value_or(false)) {
     generation.top_logprobs = top.value_or(0);
@@ -175,11 +158,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   if (const auto stream = body.Object("stream_options")) {
     request.includes_usage = stream->Bool("include_usage").value_or(false);
   }
-  request.prompt = PromptOf(*request.model, request.conversation);
-  generation.model = request.model->name;
-  generation.prompt = std::move(request.prompt.tokens);
-  generation.keeps_special_tokens = request.prompt.keeps_special_tokens;
-  HoldToFormat(*request.model, request.conversation, request.prompt, generation);
+  request.prompt = AskConversation(request.model, request.conversation, generation);
   return request;
 }
 

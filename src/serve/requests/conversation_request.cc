@@ -9,13 +9,13 @@
 #include "base/text.h"
 #include "io/json.h"
 #include "prompt/prompt_renderer.h"
+#include "serve/answers/call_reader.h"
 #include "serve/api_error.h"
 #include "serve/request_log.h"
 
 namespace qlora {
 namespace {
 
-constexpr std::size_t kMostNameBytes = 256;
 // Tokens of a text have fewer bytes on average, whatever the text is.
 constexpr std::int64_t kMostTokenBytes = 256;
 
@@ -49,11 +49,27 @@ void ReadVariables(const RequestFields& body, ConversationRequest& request) {
   for (const auto& [name, value] : variables->json().items()) request.variables[name] = value;
 }
 
+std::string JoinedText(const RequestFields& fields, std::string_view name,
+                       const TextOfPart& text_of) {
+  const OrderedJson* content = fields.Find(name);
+  if (content == nullptr) fields.Refuse(name, "is missing");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) fields.Refuse(name, "expected text, or a list of parts");
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields part((*content)[i], ItemPath(fields.PathOf(name), i));
+    text += text_of(part, part.NeedText("type"));
+  }
+  return text;
+}
+
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
   const std::string name = function.NeedText("name");
-  if (name.empty() || name.size() > kMostNameBytes) {
-    function.Refuse("name",
-                    fmt::format("expected 1 to {} bytes, found {}", kMostNameBytes, name.size()));
+  // Else a call of the tool would be read as text.
+  if (!IsToolName(name)) {
+    function.Refuse("name", fmt::format("expected 1 to {} bytes: letters, digits and _ - . : /, "
+                                        "found '{}'",
+                                        kMaxNameBytes, FirstBytes(name, 60)));
   }
   OrderedJson made = {{"name", name}};
   if (const auto description = function.Text("description")) made["description"] = *description;
@@ -62,17 +78,6 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
                            ? schema->json()
                            : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
   return {{"type", "function"}, {"function", std::move(made)}};
-}
-
-void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request) {
-  if (tools.empty()) {
-    if (choice.must_call) RefuseField("tool_choice", "there are no tools to call");
-    return;
-  }
-  if (!choice.may_call) return;
-  request.tools = std::move(tools);
-  request.choice = choice;
-  request.reads_calls = true;
 }
 
 void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,
@@ -93,8 +98,14 @@ void CheckPromptText(const ServedModel& model, std::string_view text) {
   throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()));
 }
 
+const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
+                                                const ConversationRequest& request) {
+  const bool has_own = !request.tools.is_null() && model.tool_answers != nullptr;
+  return has_own ? model.tool_answers : model.answers;
+}
+
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
-  const AnswerForm& form = *model.answers;
+  const AnswerForm& form = *FormOf(model, request);
   if (request.reads_calls && !HasCalls(form)) {
     RefuseField(request.tools_path,
                 fmt::format("the chat template of model '{}' has no form of calls that is read "
@@ -127,9 +138,9 @@ LoggedQuestion QuestionOf(const ConversationRequest& request) {
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
                     const ConversationPrompt& prompt) {
   // Within a form no text is a mark.
-  const auto form =
-      request.format.grammar == nullptr ? model.answers : WithoutMarks(*model.answers);
-  return AnswerParts(form, prompt.begins_with_thought, request.reads_calls,
+  const auto& form = FormOf(model, request);
+  return AnswerParts(request.format.grammar == nullptr ? form : WithoutMarks(*form),
+                     prompt.begins_with_thought, request.reads_calls,
                      request.reads_calls ? FormatJson(request.tools) : "", request.choice.only_one);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -53,13 +54,18 @@ void ReadVariables(const RequestFields& body, ConversationRequest& request);
 void SetVariable(std::string_view name, OrderedJson value, const ServedModel& model,
                  ConversationRequest& request);
 
+// Messages, or items, of a conversation, at most.
+inline constexpr std::int64_t kMostMessages = 4096;
+
+// Returns a field that is text, or a list of parts, whose texts are joined. text_of: the text of a
+// part of this type; refuses those that are none.
+using TextOfPart = std::function<std::string(const RequestFields& part, const std::string& type)>;
+std::string JoinedText(const RequestFields& fields, std::string_view name,
+                       const TextOfPart& text_of);
+
 // Returns a tool in the form of chat completions. function: an object with `name`, perhaps
 // `description`, and its schema in the field `schema_name`.
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name);
-
-// Offers tools to the model, where the choice is not against them. Errors: ApiError 400 where there
-// are none, and one must be called.
-void OfferTools(OrderedJson tools, const ToolChoice& choice, ConversationRequest& request);
 
 // The ids of the calls in a conversation that is being read.
 class CallIds {
@@ -87,6 +93,10 @@ struct ConversationPrompt {
 // Errors: InvalidInput with what the chat template says, and for a model without one; ApiError 400
 // for tools that the model has no form of calls for.
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request);
+
+// The form of the answers to such a request.
+const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
+                                                const ConversationRequest& request);
 
 // What is kept of the request beside its answers.
 LoggedQuestion QuestionOf(const ConversationRequest& request);

@@ -17,27 +17,15 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kMostMessages = 4096;
-constexpr std::int64_t kMostTools = 1024;
-
 [[noreturn]] void RefuseBlock(const RequestFields& block, const std::string& type) {
   block.Refuse("type", fmt::format("this model reads no '{}' here", FirstBytes(type, 60)));
 }
 
-// Text, or blocks of text, which are joined.
 std::string TextOf(const RequestFields& fields, std::string_view name) {
-  const OrderedJson* content = fields.Find(name);
-  if (content == nullptr) fields.Refuse(name, "is missing");
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) fields.Refuse(name, "expected text, or a list of blocks");
-  std::string text;
-  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
-    const RequestFields block((*content)[i], ItemPath(fields.PathOf(name), i));
-    const std::string type = block.NeedText("type");
+  return JoinedText(fields, name, [](const RequestFields& block, const std::string& type) {
     if (type != "text") RefuseBlock(block, type);
-    text += block.NeedText("text");
-  }
-  return text;
+    return block.NeedText("text");
+  });
 }
 
 // Chat templates have no field that says that a tool failed.
@@ -130,22 +118,14 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   if (request.messages.empty()) body.Refuse("messages", "there is nothing to answer");
 }
 
-void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const ToolChoice choice = ReadToolChoice(body);
-  const OrderedJson* tools = body.List("tools", 0, kMostTools);
-  OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
-    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
-    const std::string type = tool.Text("type").value_or("custom");
-    if (type != "custom") {
-      tool.Refuse("type",
-                  fmt::format("expected custom; '{}' is not offered here", FirstBytes(type, 60)));
-    }
-    if (!tool.Has("input_schema")) tool.Refuse("input_schema", "is missing");
-    list.push_back(ToolOf(tool, "input_schema"));
+OrderedJson ReadTool(const RequestFields& tool) {
+  const std::string type = tool.Text("type").value_or("custom");
+  if (type != "custom") {
+    tool.Refuse("type",
+                fmt::format("expected custom; '{}' is not offered here", FirstBytes(type, 60)));
   }
-  request.schema_path = "input_schema";
-  OfferTools(std::move(list), choice, request);
+  if (!tool.Has("input_schema")) tool.Refuse("input_schema", "is missing");
+  return ToolOf(tool, "input_schema");
 }
 
 void ReadThinking(const RequestFields& body, const ServedModel& model,
@@ -174,12 +154,13 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   RefuseOthers(body);
   ConversationRequest request;
   request.stops_path = "stop_sequences";
+  request.schema_path = "input_schema";
   if (body.Has("system")) {
     const std::string system = TextOf(body, "system");
     if (!system.empty()) request.messages.push_back({{"role", "system"}, {"content", system}});
   }
   ReadMessages(body, request);
-  ReadTools(body, request);
+  ReadTools(body, request, ReadTool);
   const std::optional<RequestFields> output = body.Object("output_config");
   // What `thinking` says comes after what an effort implies.
   if (const auto effort = output ? output->Text("effort") : std::nullopt) {

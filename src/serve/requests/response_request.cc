@@ -19,28 +19,16 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kMostItems = 4096;
-constexpr std::int64_t kMostTools = 1024;
-
-// Text, or parts of text, which are joined.
 std::string TextOf(const RequestFields& item, std::string_view name) {
-  const OrderedJson* content = item.Find(name);
-  if (content == nullptr) item.Refuse(name, "is missing");
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) item.Refuse(name, "expected text, or a list of parts");
-  std::string text;
-  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
-    const RequestFields part((*content)[i], ItemPath(item.PathOf(name), i));
-    const std::string type = part.NeedText("type");
+  return JoinedText(item, name, [](const RequestFields& part, const std::string& type) {
     const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
                          type == "reasoning_text" || type == "summary_text";
     if (!is_text && type != "refusal") {
       part.Refuse("type",
                   fmt::format("expected text; this model reads no '{}'", FirstBytes(type, 60)));
     }
-    text += part.NeedText(is_text ? "text" : "refusal");
-  }
-  return text;
+    return part.NeedText(is_text ? "text" : "refusal");
+  });
 }
 
 // Items of one answer of the assistant are one message: thoughts, text, calls.
@@ -135,7 +123,7 @@ void ReadInput(const RequestFields& body, OrderedJson& messages) {
     return;
   }
   if (!input->is_array()) body.Refuse("input", "expected text, or a list of items");
-  body.List("input", 1, kMostItems);
+  body.List("input", 1, kMostMessages);
   ItemReader reader(messages);
   for (std::int64_t i = 0; i < std::ssize(*input); ++i) {
     reader.Add(RequestFields((*input)[i], ItemPath(body.PathOf("input"), i)));
@@ -143,21 +131,13 @@ void ReadInput(const RequestFields& body, OrderedJson& messages) {
   reader.End();
 }
 
-void ReadTools(const RequestFields& body, ConversationRequest& request) {
-  const ToolChoice choice = ReadToolChoice(body);
-  const OrderedJson* tools = body.List("tools", 0, kMostTools);
-  OrderedJson list = OrderedJson::array();
-  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
-    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
-    const std::string type = tool.NeedText("type");
-    if (type != "function") {
-      tool.Refuse("type",
-                  fmt::format("expected function; '{}' is not offered here", FirstBytes(type, 60)));
-    }
-    list.push_back(ToolOf(tool, "parameters"));
+OrderedJson ReadTool(const RequestFields& tool) {
+  const std::string type = tool.NeedText("type");
+  if (type != "function") {
+    tool.Refuse("type",
+                fmt::format("expected function; '{}' is not offered here", FirstBytes(type, 60)));
   }
-  request.schema_path = "parameters";
-  OfferTools(std::move(list), choice, request);
+  return ToolOf(tool, "parameters");
 }
 
 void ReadEffort(const RequestFields& body, const ServedModel& model, ConversationRequest& request) {
@@ -192,11 +172,12 @@ void RefuseOthers(const RequestFields& body) {
 ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedModel& model) {
   RefuseOthers(body);
   ConversationRequest request;
+  request.schema_path = "parameters";
   if (const auto instructions = body.Text("instructions"); instructions && !instructions->empty()) {
     request.messages.push_back({{"role", "system"}, {"content", *instructions}});
   }
   ReadInput(body, request.messages);
-  ReadTools(body, request);
+  ReadTools(body, request, ReadTool);
   ReadEffort(body, model, request);
   RefuseOtherForms(body, "text.format");
   if (const auto text = body.Object("text")) {

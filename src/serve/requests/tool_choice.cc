@@ -22,11 +22,13 @@ namespace qlora {
 namespace {
 
 constexpr const char* kField = "tool_choice";
+constexpr std::int64_t kMostTools = 1024;
 
 // The form of calls in JSON behind a mark that is text. Null: a call cannot be forced.
-const CallForm* JsonForm(const ServedModel& model) {
-  if (model.answers->has_channels || model.answers->calls.empty()) return nullptr;
-  const CallForm& form = *model.answers->calls.front();
+const CallForm* JsonForm(const ServedModel& model, const ConversationRequest& request) {
+  const AnswerForm& answers = *FormOf(model, request);
+  if (answers.has_channels || answers.calls.empty()) return nullptr;
+  const CallForm& form = *answers.calls.front();
   if (form.kind != CallKind::kJson || form.key_is_name || form.follows_prompt) return nullptr;
   const bool is_special =
       std::ranges::any_of(model.tokenizer->spec().added_tokens, [&](const AddedToken& token) {
@@ -48,7 +50,7 @@ ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& requ
     if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
     const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
     const GrammarState value =
-        JsonSchemaValue(grammar, tool["parameters"], path, builder.Literal("}", end));
+        JsonSchemaObject(grammar, tool["parameters"], path, builder.Literal("}", end));
     calls.push_back(builder.Literal(
         fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
   }
@@ -77,8 +79,6 @@ ToolChoice ReadChoice(const RequestFields& body, const OrderedJson& choice,
   return {.must_call = true, .name = holder.NeedText("name")};
 }
 
-}  // namespace
-
 ToolChoice ReadToolChoice(const RequestFields& body) {
   const OrderedJson* field = body.Find(kField);
   const std::optional<RequestFields> object =
@@ -89,8 +89,25 @@ ToolChoice ReadToolChoice(const RequestFields& body) {
   return choice;
 }
 
+}  // namespace
+
+void ReadTools(const RequestFields& body, ConversationRequest& request,
+               const std::function<OrderedJson(const RequestFields& tool)>& tool_of) {
+  const ToolChoice choice = ReadToolChoice(body);
+  const OrderedJson* tools = body.List("tools", 0, kMostTools);
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; tools != nullptr && i < std::ssize(*tools); ++i) {
+    list.push_back(tool_of(RequestFields((*tools)[i], ItemPath(body.PathOf("tools"), i))));
+  }
+  if (list.empty() && choice.must_call) RefuseField(kField, "there are no tools to call");
+  if (list.empty() || !choice.may_call) return;
+  request.tools = std::move(list);
+  request.choice = choice;
+  request.reads_calls = true;
+}
+
 AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& request) {
-  const CallForm* form = JsonForm(model);
+  const CallForm* form = JsonForm(model, request);
   if (form == nullptr) {
     RefuseField(kField, fmt::format("an answer of model '{}' cannot be forced to call; use auto or "
                                     "none",

@@ -15,29 +15,19 @@
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
+#include "serve/routes/parted_message.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
 namespace {
 
-// What all answers and chunks of one request begin with.
-OrderedJson AnswerHead(const std::string& id, const char* object, const ServedModel& model,
-                       std::int64_t created) {
-  return {{"id", "chatcmpl-" + id},
-          {"object", object},
-          {"created", created},
-          {"model", model.name},
-          {"system_fingerprint", model.fingerprint}};
-}
-
 // What one choice has become so far.
 struct ChatChoice {
-  explicit ChatChoice(AnswerParts made) : parts(std::move(made)) {}
+  ChatChoice(AnswerParts made, std::string call_ids)
+      : parts(std::move(made)), message(std::move(call_ids)) {}
 
   AnswerParts parts;
-  std::string text = {};
-  std::string thought = {};
-  OrderedJson calls = OrderedJson::array();
+  PartedMessage message;
   OrderedJson logprobs = OrderedJson::array();
   std::string finish_reason = {};
 };
@@ -47,14 +37,16 @@ class ChatAnswer final : public ChoiceSet {
   ChatAnswer(Server& server, HttpReplyPtr reply, ChatRequest request, const std::string& id)
       : ChoiceSet(server, std::move(reply)),
         request_(std::move(request)),
-        id_(id),
-        head_(AnswerHead(id, request_.streams ? "chat.completion.chunk" : "chat.completion",
-                         *request_.model,
-                         std::chrono::duration_cast<std::chrono::seconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count())) {
+        head_({{"id", "chatcmpl-" + id},
+               {"object", request_.streams ? "chat.completion.chunk" : "chat.completion"},
+               {"created", std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count()},
+               {"model", request_.model->name},
+               {"system_fingerprint", request_.model->fingerprint}}) {
     for (std::int64_t i = 0; i < request_.choices; ++i) {
-      choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt));
+      choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt),
+                            fmt::format("call_{}_{}_", id, i));
     }
   }
 
@@ -78,7 +70,9 @@ class ChatAnswer final : public ChoiceSet {
     ChatChoice& choice = choices_[i];
     AddParts(i, choice.parts.Finish(), nullptr);
     choice.finish_reason = FinishReason(end.reason);
-    if (choice.finish_reason == "stop" && !choice.calls.empty()) {
+    // A call that a stop text cut cannot be made; one that its model does not close can.
+    const bool can_call = end.reason == StopReason::kEos || !choice.message.is_cut();
+    if (choice.finish_reason == "stop" && !choice.message.calls().empty() && can_call) {
       choice.finish_reason = "tool_calls";
     }
     if (stream_) SendDelta(i, OrderedJson::object(), nullptr, choice.finish_reason);
@@ -115,7 +109,7 @@ class ChatAnswer final : public ChoiceSet {
     if (!stream_) return;
     for (ChatChoice& choice : choices_) {
       if (!choice.finish_reason.empty()) continue;
-      for (const AnswerPart& part : choice.parts.Finish()) Take(choice, part);
+      for (const AnswerPart& part : choice.parts.Finish()) choice.message.Add(part);
     }
     Keep();
   }
@@ -124,9 +118,9 @@ class ChatAnswer final : public ChoiceSet {
   void AddParts(std::int64_t i, const std::vector<AnswerPart>& parts, OrderedJson logprobs) {
     ChatChoice& choice = choices_[i];
     for (const AnswerPart& part : parts) {
-      OrderedJson delta = Take(choice, part);
-      if (!stream_ || delta.is_null()) continue;
-      SendDelta(i, std::move(delta), AsContent(std::exchange(logprobs, nullptr)));
+      choice.message.Add(part);
+      if (!stream_ || part.kind == AnswerPart::Kind::kCallEnd) continue;
+      SendDelta(i, DeltaOf(choice.message, part), AsContent(std::exchange(logprobs, nullptr)));
     }
     if (logprobs.is_null()) return;
     if (stream_) {
@@ -136,35 +130,17 @@ class ChatAnswer final : public ChoiceSet {
     }
   }
 
-  // Adds a part to its choice. Returns the delta that shows it; null for the end of a call.
-  OrderedJson Take(ChatChoice& choice, const AnswerPart& part) const {
-    switch (part.kind) {
-      case AnswerPart::Kind::kThought:
-        choice.thought += part.text;
-        return {{"reasoning_content", part.text}};
-      case AnswerPart::Kind::kText:
-        choice.text += part.text;
-        return {{"content", part.text}};
-      case AnswerPart::Kind::kCallBegin: {
-        const std::int64_t number = &choice - choices_.data();
-        choice.calls.push_back({{"id", fmt::format("call_{}_{}_{}", id_, number, part.call)},
-                                {"type", "function"},
-                                {"function", {{"name", part.text}, {"arguments", ""}}}});
-        OrderedJson call = {{"index", part.call}};
-        call.update(choice.calls.back());
-        return {{"tool_calls", OrderedJson::array({std::move(call)})}};
-      }
-      case AnswerPart::Kind::kCallArguments: {
-        std::string& arguments =
-            choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
-        arguments += part.text;
-        OrderedJson call = {{"index", part.call}, {"function", {{"arguments", part.text}}}};
-        return {{"tool_calls", OrderedJson::array({std::move(call)})}};
-      }
-      case AnswerPart::Kind::kCallEnd:
-        break;
+  // message: with the part, which is no end of a call.
+  static OrderedJson DeltaOf(const PartedMessage& message, const AnswerPart& part) {
+    if (part.kind == AnswerPart::Kind::kThought) return {{"reasoning_content", part.text}};
+    if (part.kind == AnswerPart::Kind::kText) return {{"content", part.text}};
+    OrderedJson call = {{"index", part.call}};
+    if (part.kind == AnswerPart::Kind::kCallBegin) {
+      call.update(message.calls().back());
+    } else {
+      call["function"] = {{"arguments", part.text}};
     }
-    return nullptr;
+    return {{"tool_calls", OrderedJson::array({std::move(call)})}};
   }
 
   static OrderedJson AsContent(OrderedJson logprobs) {
@@ -185,19 +161,11 @@ class ChatAnswer final : public ChoiceSet {
     stream_->Data(FormatJson(chunk));
   }
 
-  static OrderedJson MessageOf(const ChatChoice& choice) {
-    OrderedJson message = {{"role", "assistant"}, {"content", choice.text}};
-    if (choice.text.empty() && !choice.calls.empty()) message["content"] = nullptr;
-    if (!choice.thought.empty()) message["reasoning_content"] = choice.thought;
-    if (!choice.calls.empty()) message["tool_calls"] = choice.calls;
-    return message;
-  }
-
   void Keep() {
     std::vector<LoggedAnswer> answers;
     for (const ChatChoice& choice : choices_) {
       answers.push_back(
-          {.message = MessageOf(choice),
+          {.message = choice.message.json(),
            .is_whole = !choice.finish_reason.empty() && choice.finish_reason != "length"});
     }
     server().request_log->Keep(head_["id"].get<std::string>(), QuestionOf(request_.conversation),
@@ -206,7 +174,7 @@ class ChatAnswer final : public ChoiceSet {
 
   OrderedJson Whole(std::int64_t i) {
     ChatChoice& choice = choices_[i];
-    OrderedJson message = MessageOf(choice);
+    OrderedJson message = choice.message.json();
     message["refusal"] = nullptr;
     OrderedJson whole = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
     if (request_.generation.top_logprobs) whole["logprobs"] = AsContent(std::move(choice.logprobs));
@@ -215,7 +183,6 @@ class ChatAnswer final : public ChoiceSet {
   }
 
   ChatRequest request_;
-  const std::string id_;
   const OrderedJson head_;
   std::vector<ChatChoice> choices_;
   std::optional<EventStream> stream_;

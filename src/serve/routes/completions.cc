@@ -106,13 +106,13 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   }
   RefuseOtherForms(body, "response_format");
   generation.format = ReadAnswerFormat(body, "response_format", *request.model);
-  generation.model = request.model->name;
+  generation.model = request.model;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   CheckKeepsForm(generation, "stop");
-  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  const auto older = body.Integer("max_tokens", 1);
   generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));
+      body.Integer("max_completion_tokens", 1).value_or(older.value_or(kUnsetTokens));
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
   request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
@@ -152,7 +152,10 @@ class CompletionAnswer final : public ChoiceSet {
                {"model", request_.model->name},
                {"system_fingerprint", request_.model->fingerprint}}) {
     const std::int64_t count = std::ssize(request_.prompts) * request_.choices;
-    for (std::int64_t i = 0; i < count; ++i) choices_.emplace_back(*request_.model->tokenizer);
+    for (std::int64_t i = 0; i < count; ++i) {
+      choices_.emplace_back(*request_.model->tokenizer,
+                            request_.prompts[i / request_.choices].text);
+    }
   }
 
  protected:
@@ -212,7 +215,7 @@ class CompletionAnswer final : public ChoiceSet {
 
  private:
   struct Choice {
-    explicit Choice(const Tokenizer& tokenizer) : logprobs(tokenizer) {}
+    Choice(const Tokenizer& tokenizer, std::string_view prompt) : logprobs(tokenizer, prompt) {}
 
     CompletionLogprobs logprobs;
     std::string text = {};    // with the prompt, of echo

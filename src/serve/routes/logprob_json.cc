@@ -66,7 +66,7 @@ void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_pro
   for (const AnswerToken& token : tokens) {
     json["tokens"].push_back(CompletionToken(token.bytes));
     json["text_offset"].push_back(offset_);
-    offset_ += std::ranges::count_if(token.bytes, [](char c) { return !ContinuesCharacter(c); });
+    offset_ += is_prompt ? TakeOfPrompt(token) : token.characters;
     if (!is_known) {
       json["token_logprobs"].push_back(nullptr);
       json["top_logprobs"].push_back(nullptr);
@@ -76,10 +76,23 @@ void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_pro
     json["token_logprobs"].push_back(Finite(token.logprob));
     OrderedJson top = OrderedJson::object();
     for (const auto& [id, logprob] : token.top) {
-      top[CompletionToken(TokenBytes(tokenizer_, id))] = Finite(logprob);
+      // Of tokens with the same bytes the likeliest one, which comes first.
+      top.emplace(CompletionToken(TokenBytes(tokenizer_, id)), Finite(logprob));
     }
     json["top_logprobs"].push_back(std::move(top));
   }
+}
+
+// The characters that a token is of the prompt's text, which lacks what the tokenizer adds: tokens
+// that begin and end a text, and a space before the first word.
+std::int64_t CompletionLogprobs::TakeOfPrompt(const AnswerToken& token) {
+  std::string_view bytes = token.bytes;
+  if (!prompt_.starts_with(bytes)) {
+    if (tokenizer_.IsSpecial(token.token)) return 0;
+    if (bytes.starts_with(' ') && prompt_.starts_with(bytes.substr(1))) bytes.remove_prefix(1);
+  }
+  prompt_.remove_prefix(std::min(bytes.size(), prompt_.size()));
+  return std::ranges::count_if(bytes, [](char c) { return !ContinuesCharacter(c); });
 }
 
 }  // namespace qlora

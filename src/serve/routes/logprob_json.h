@@ -3,6 +3,7 @@
 #define QLORA_SERVE_ROUTES_LOGPROB_JSON_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -17,7 +18,9 @@ OrderedJson ChatLogprobs(const std::vector<AnswerToken>& tokens, const Tokenizer
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of a text, in parts.
 class CompletionLogprobs {
  public:
-  explicit CompletionLogprobs(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // prompt: its text, where the prompt is shown. It and the tokenizer must outlive this.
+  CompletionLogprobs(const Tokenizer& tokenizer, std::string_view prompt)
+      : tokenizer_(tokenizer), prompt_(prompt) {}
 
   // The form of tokens that follow those of all calls before. is_prompt: nothing is known of the
   // first one.
@@ -25,7 +28,10 @@ class CompletionLogprobs {
   static OrderedJson Empty();
 
  private:
+  std::int64_t TakeOfPrompt(const AnswerToken& token);
+
   const Tokenizer& tokenizer_;
+  std::string_view prompt_;  // that is not taken yet
   std::int64_t offset_ = 0;  // characters
 };
 

@@ -181,15 +181,11 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   ReadSampling(body, *model, generation);
   body.List("stop_sequences");
   ReadStops(body, "stop_sequences", generation);
-  ConversationPrompt prompt = PromptOf(*model, request);
-  HoldToFormat(*model, request, prompt, generation);
+  const ConversationPrompt prompt = AskConversation(model, request, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
-  const auto prompt_tokens = std::ssize(prompt.tokens);
-  generation.model = model->name;
+  const auto prompt_tokens = std::ssize(generation.prompt);
   generation.options.max_new_tokens = *most;
-  generation.keeps_special_tokens = prompt.keeps_special_tokens;
-  generation.prompt = std::move(prompt.tokens);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));

@@ -9,6 +9,7 @@
 #include "serve/answer_parts.h"
 #include "serve/request_log.h"
 #include "serve/routes/choice_set.h"
+#include "serve/routes/parted_message.h"
 
 namespace qlora {
 
@@ -37,47 +38,28 @@ class PartedAnswer : public ChoiceSet {
     EndAnswer(end);
   }
   void Leave() final {
-    for (const AnswerPart& part : parts_.Finish()) AddToMessage(part);
+    for (const AnswerPart& part : parts_.Finish()) message_.Add(part);
     Keep(false);
   }
   void Finish(const AnswerUsage&) final {}
 
   void AddParts(const std::vector<AnswerPart>& parts) {
     for (const AnswerPart& part : parts) {
-      if (server().request_log != nullptr) AddToMessage(part);
+      if (server().request_log != nullptr) message_.Add(part);
       AddPart(part);
     }
   }
 
-  void AddToMessage(const AnswerPart& part) {
-    using Kind = AnswerPart::Kind;
-    if (part.kind == Kind::kText) text_ += part.text;
-    if (part.kind == Kind::kThought) thought_ += part.text;
-    if (part.kind == Kind::kCallBegin) {
-      calls_.push_back({{"id", "call_" + std::to_string(part.call)},
-                        {"type", "function"},
-                        {"function", {{"name", part.text}, {"arguments", ""}}}});
-    }
-    if (part.kind == Kind::kCallArguments) {
-      calls_.back()["function"]["arguments"].get_ref<std::string&>() += part.text;
-    }
-  }
-
   void Keep(bool is_whole) {
-    OrderedJson message = {{"role", "assistant"}, {"content", text_}};
-    if (text_.empty() && !calls_.empty()) message["content"] = nullptr;
-    if (!thought_.empty()) message["reasoning_content"] = thought_;
-    if (!calls_.empty()) message["tool_calls"] = calls_;
-    server().request_log->Keep(id_, question_, {{.message = message, .is_whole = is_whole}});
+    server().request_log->Keep(id_, question_,
+                               {{.message = message_.json(), .is_whole = is_whole}});
   }
 
   AnswerParts parts_;
   // Of the request log.
   std::string id_;
   LoggedQuestion question_;
-  std::string text_;
-  std::string thought_;
-  OrderedJson calls_ = OrderedJson::array();
+  PartedMessage message_{"call_"};
 };
 
 }  // namespace qlora

@@ -109,7 +109,8 @@ class ResponseAnswer final : public PartedAnswer {
         Send("response.function_call_arguments.delta", Place({{"delta", part.text}}));
         break;
       case Kind::kCallEnd:
-        // A call that is cut is known at the end of the answer.
+        // What cut a call is known at the end of the answer.
+        if (!part.is_cut) EndItem("completed");
         break;
     }
   }
@@ -254,13 +255,9 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   const std::int64_t most =
       server.options.max_new_tokens > 0 ? server.options.max_new_tokens : model->context_length;
   generation.options.max_new_tokens = body.Integer("max_output_tokens", 1).value_or(most);
-  ConversationPrompt prompt = PromptOf(*model, request);
-  HoldToFormat(*model, request, prompt, generation);
+  const ConversationPrompt prompt = AskConversation(model, request, generation);
   AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
-  generation.model = model->name;
-  generation.keeps_special_tokens = prompt.keeps_special_tokens;
-  generation.prompt = std::move(prompt.tokens);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
   OrderedJson response = NewResponse(http.id, model->name, body, generation);
   std::vector<GenerationRequest> requests;

@@ -12,50 +12,95 @@ namespace {
 
 using Kind = ByteGrammar::State::Kind;
 
-// Looks for a rule that can be called within itself before a byte was read.
-class CallSearch {
+// Finds the nodes of a graph from which a way leads back to them, by Tarjan's search, without
+// recursion: a chain of rules may be as long as the grammar.
+class CycleSearch {
  public:
-  explicit CallSearch(const ByteGrammar& grammar)
-      : grammar_(grammar), seen_(grammar.states.size()), marks_(grammar.rules.size()) {}
+  using Edges = std::vector<std::vector<std::uint32_t>>;
 
-  bool FindsCycle() {
-    for (GrammarRule rule = 0; rule < grammar_.rules.size(); ++rule) {
-      if (Enter(rule)) return true;
+  static std::vector<bool> OnCycle(const Edges& edges) {
+    CycleSearch search(edges);
+    for (std::uint32_t node = 0; node < edges.size(); ++node) {
+      if (search.numbers_[node] == 0) search.From(node);
     }
-    return false;
+    return std::move(search.on_cycle_);
   }
 
  private:
-  enum class Mark : std::uint8_t { kNew, kOpen, kDone };
+  explicit CycleSearch(const Edges& edges)
+      : edges_(edges), numbers_(edges.size()), lowest_(edges.size()), on_cycle_(edges.size()) {}
 
-  // No rule is empty: nothing behind a call is reached without a byte.
-  bool Enter(GrammarRule rule) {
-    if (marks_[rule] != Mark::kNew) return marks_[rule] == Mark::kOpen;
-    marks_[rule] = Mark::kOpen;
-    const bool found = Walk(grammar_.rules[rule]);
-    marks_[rule] = Mark::kDone;
-    return found;
+  void From(std::uint32_t root) {
+    Enter(root);
+    while (!path_.empty()) {
+      auto& [node, edge] = path_.back();
+      if (edge < edges_[node].size()) {
+        const std::uint32_t next = edges_[node][edge++];
+        if (next == node) on_cycle_[node] = true;
+        if (numbers_[next] == 0) {
+          Enter(next);
+        } else {
+          lowest_[node] = std::min(lowest_[node], lowest_[next]);
+        }
+      } else {
+        const std::uint32_t left = node;
+        path_.pop_back();
+        if (!path_.empty()) {
+          std::uint32_t& lowest = lowest_[path_.back().first];
+          lowest = std::min(lowest, lowest_[left]);
+        }
+        if (lowest_[left] == numbers_[left]) Close(left);
+      }
+    }
   }
-  bool Walk(GrammarState begin) {
-    std::vector<GrammarState> open = {begin};
+  void Enter(std::uint32_t node) {
+    numbers_[node] = lowest_[node] = ++last_;
+    open_.push_back(node);
+    path_.emplace_back(node, 0);
+  }
+  // Ends a component: the nodes from this one on all lead to each other.
+  void Close(std::uint32_t first) {
+    const bool has_others = open_.back() != first;
+    for (std::uint32_t node = ~first; node != first;) {
+      node = open_.back();
+      open_.pop_back();
+      lowest_[node] = ~std::uint32_t{0};
+      if (has_others) on_cycle_[node] = true;
+    }
+  }
+
+  const Edges& edges_;
+  std::vector<std::uint32_t> numbers_;  // in the order of the search, from 1; 0: not found
+  std::vector<std::uint32_t> lowest_;   // number that leads to it and is led to, of open nodes
+  std::vector<bool> on_cycle_;
+  std::vector<std::uint32_t> open_;
+  std::vector<std::pair<std::uint32_t, std::size_t>> path_;  // with the next edge of each
+  std::uint32_t last_ = 0;
+};
+
+// The rules that each rule calls. first: before it reads a byte alone; no rule is empty, so that
+// nothing behind a call is reached without one.
+CycleSearch::Edges CallsOf(const ByteGrammar& grammar, bool first) {
+  CycleSearch::Edges calls(grammar.rules.size());
+  std::vector<GrammarRule> seen(grammar.states.size());  // by which rule, last, from 1
+  for (GrammarRule rule = 0; rule < grammar.rules.size(); ++rule) {
+    std::vector<GrammarState> open = {grammar.rules[rule]};
     while (!open.empty()) {
       const GrammarState at = open.back();
       open.pop_back();
-      if (seen_[at]) continue;
-      seen_[at] = true;
-      const ByteGrammar::State& state = grammar_.states[at];
-      if (state.kind == Kind::kCall && Enter(state.what)) return true;
-      if (state.kind != Kind::kEither) continue;
-      const std::vector<GrammarState>& choices = grammar_.choices[state.what];
-      open.insert(open.end(), choices.begin(), choices.end());
+      if (std::exchange(seen[at], rule + 1) == rule + 1) continue;
+      const ByteGrammar::State& state = grammar.states[at];
+      if (state.kind == Kind::kCall) calls[rule].push_back(state.what);
+      if (state.kind == Kind::kEither) {
+        const std::vector<GrammarState>& choices = grammar.choices[state.what];
+        open.insert(open.end(), choices.begin(), choices.end());
+      } else if (state.kind != Kind::kEnd && !first) {
+        open.push_back(state.next);
+      }
     }
-    return false;
   }
-
-  const ByteGrammar& grammar_;
-  std::vector<bool> seen_;
-  std::vector<Mark> marks_;
-};
+  return calls;
+}
 
 }  // namespace
 
@@ -129,77 +174,53 @@ GrammarState GrammarBuilder::Call(GrammarRule rule, GrammarState next) {
 }
 
 ByteGrammar GrammarBuilder::Finish(GrammarState begin) {
-  if (CallSearch(grammar_).FindsCycle()) {
+  if (std::ranges::count(CycleSearch::OnCycle(CallsOf(grammar_, /*first=*/true)), true) != 0) {
     throw Error(ErrorCode::kInvalidInput, "a schema refers to itself alone");
   }
-  LeaveOutEndless(begin);
+  const std::vector<bool> on_cycle = CycleSearch::OnCycle(CallsOf(grammar_, /*first=*/false));
   for (GrammarRule rule = 0; rule < grammar_.rules.size(); ++rule) {
-    if (grammar_.nests[rule]) grammar_.nests[rule] = CallsItself(rule);
+    grammar_.nests[rule] = grammar_.nests[rule] && on_cycle[rule];
+  }
+  FindDepths();
+  if (grammar_.depths[begin] > ByteGrammar::kMostDepth) {
+    throw Error(ErrorCode::kInvalidInput,
+                fmt::format("no value of the schema comes to an end at most {} deep",
+                            ByteGrammar::kMostDepth));
+  }
+  for (std::vector<GrammarState>& choices : grammar_.choices) {
+    std::erase_if(choices,
+                  [&](GrammarState choice) { return grammar_.depths[choice] == kEndless; });
   }
   grammar_.begin = begin;
   return std::move(grammar_);
 }
 
-// A state has an end where a way from it comes to that of its rule. Most states are younger than
-// those that they lead to, so that few rounds find all.
-void GrammarBuilder::LeaveOutEndless(GrammarState begin) {
-  std::vector<bool> has_end(grammar_.states.size());
-  const auto ends = [&](const ByteGrammar::State& state) {
-    switch (state.kind) {
-      case Kind::kEnd:
-        return true;
-      case Kind::kBytes:
-        return bool{has_end[state.next]};
-      case Kind::kCall:
-        return has_end[state.next] && has_end[grammar_.rules[state.what]];
-      case Kind::kEither:
-        return std::ranges::any_of(grammar_.choices[state.what],
-                                   [&](GrammarState choice) { return bool{has_end[choice]}; });
+// Most states are younger than those that they lead to, so that few rounds find all.
+void GrammarBuilder::FindDepths() {
+  std::vector<std::uint32_t>& depths = grammar_.depths;
+  depths.assign(grammar_.states.size(), kEndless);
+  const auto depth_of = [&](const ByteGrammar::State& state) {
+    if (state.kind == Kind::kEnd) return std::uint32_t{0};
+    if (state.kind == Kind::kBytes) return depths[state.next];
+    std::uint32_t depth = kEndless;
+    if (state.kind == Kind::kEither) {
+      for (const GrammarState choice : grammar_.choices[state.what]) {
+        depth = std::min(depth, depths[choice]);
+      }
+      return depth;
     }
-    return false;
+    const std::uint32_t inside = depths[grammar_.rules[state.what]];
+    if (inside != kEndless) depth = inside + (grammar_.nests[state.what] ? 1 : 0);
+    return std::max(depth, depths[state.next]);
   };
   for (bool changes = true; changes;) {
     changes = false;
-    for (std::size_t i = 0; i < has_end.size(); ++i) {
-      if (has_end[i] || !ends(grammar_.states[i])) continue;
-      has_end[i] = true;
-      changes = true;
+    for (std::size_t i = 0; i < depths.size(); ++i) {
+      const std::uint32_t depth = depth_of(grammar_.states[i]);
+      changes = changes || depth < depths[i];
+      depths[i] = depth;
     }
   }
-  if (!has_end[begin]) {
-    throw Error(ErrorCode::kInvalidInput, "no value of the schema comes to an end");
-  }
-  for (std::vector<GrammarState>& choices : grammar_.choices) {
-    std::erase_if(choices, [&](GrammarState choice) { return !has_end[choice]; });
-  }
-}
-
-bool GrammarBuilder::CallsItself(GrammarRule rule) const {
-  std::vector<bool> seen(grammar_.states.size());
-  std::vector<GrammarState> open = {grammar_.rules[rule]};
-  while (!open.empty()) {
-    const GrammarState at = open.back();
-    open.pop_back();
-    if (seen[at]) continue;
-    seen[at] = true;
-    const ByteGrammar::State& state = grammar_.states[at];
-    switch (state.kind) {
-      case Kind::kEnd:
-        break;
-      case Kind::kCall:
-        if (state.what == rule) return true;
-        open.push_back(grammar_.rules[state.what]);
-        open.push_back(state.next);
-        break;
-      case Kind::kBytes:
-        open.push_back(state.next);
-        break;
-      case Kind::kEither:
-        for (const GrammarState choice : grammar_.choices[state.what]) open.push_back(choice);
-        break;
-    }
-  }
-  return false;
 }
 
 GrammarState GrammarBuilder::Add(ByteGrammar::State state) {

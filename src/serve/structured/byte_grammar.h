@@ -26,6 +26,8 @@ using GrammarState = std::uint32_t;
 using GrammarRule = std::uint32_t;
 
 struct ByteGrammar {
+  static constexpr std::uint32_t kMostDepth = 64;  // of rules that nest, in what is read
+
   struct State {
     enum class Kind : std::uint8_t { kBytes, kEither, kCall, kEnd };
 
@@ -39,6 +41,8 @@ struct ByteGrammar {
   std::vector<std::vector<GrammarState>> choices;
   std::vector<GrammarState> rules;  // where each begins
   std::vector<bool> nests;          // of rules: calls of these stand in each other without end
+  // Of states: how many rules that nest stand in each other, at least, up to the end of its rule.
+  std::vector<std::uint32_t> depths;
   GrammarState begin = 0;
 };
 
@@ -78,15 +82,16 @@ class GrammarBuilder {
   void SetRule(GrammarRule rule, GrammarState begin) { grammar_.rules[rule] = begin; }
   GrammarState Call(GrammarRule rule, GrammarState next);
 
-  // Leaves out what comes to no end. Errors: InvalidInput where nothing is left, and for rules that
-  // call themselves before they read a byte.
+  // Leaves out what comes to no end. Errors: InvalidInput where nothing is left that ends within
+  // kMostDepth, and for rules that call themselves before they read a byte.
   ByteGrammar Finish(GrammarState begin);
 
  private:
+  static constexpr std::uint32_t kEndless = ~std::uint32_t{0};  // a depth: no end is reached
+
   GrammarState Add(ByteGrammar::State state);
   GrammarState TextsFrom(std::span<const std::string> sorted, std::size_t at, GrammarState next);
-  void LeaveOutEndless(GrammarState begin);
-  bool CallsItself(GrammarRule rule) const;
+  void FindDepths();
   void SetChoices(GrammarState either, std::vector<GrammarState> choices);
 
   ByteGrammar grammar_;

@@ -73,6 +73,8 @@ GrammarReader::Found GrammarReader::Follow(std::vector<Place> places) {
     const Place place = places.back();
     places.pop_back();
     CountWork(1);
+    // What would come to its end too deep alone is not begun.
+    if (grammar_->depths[place.state] > kMostDepth - calls_[place.calls].depth) continue;
     if (!seen_.insert(std::uint64_t{place.calls} << 32 | place.state).second) continue;
     const ByteGrammar::State& state = grammar_->states[place.state];
     switch (state.kind) {
@@ -86,7 +88,6 @@ GrammarReader::Found GrammarReader::Follow(std::vector<Place> places) {
         break;
       case Kind::kCall: {
         const bool nests = grammar_->nests[state.what];
-        if (nests && calls_[place.calls].depth == kMostDepth) break;
         places.push_back({grammar_->rules[state.what], Push(state.next, place.calls, nests)});
         break;
       }

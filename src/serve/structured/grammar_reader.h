@@ -27,7 +27,7 @@ class GrammarReader {
   // No text of the grammar begins so.
   static constexpr Position kNowhere = 0;
   // Rules that nest stand in each other no deeper; what would is left out.
-  static constexpr std::uint32_t kMostDepth = 64;
+  static constexpr std::uint32_t kMostDepth = ByteGrammar::kMostDepth;
 
   explicit GrammarReader(std::shared_ptr<const ByteGrammar> grammar);
 

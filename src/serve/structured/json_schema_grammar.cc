@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/request_fields.h"
+#include "serve/structured/schema_reference.h"
 
 namespace qlora {
 namespace {
@@ -43,6 +45,18 @@ constexpr std::string_view kTypes[] = {"object",  "array",   "string", "number",
                                        "integer", "boolean", "null"};
 
 bool IsNote(std::string_view keyword) { return std::ranges::count(kNotes, keyword) != 0; }
+
+// null is a value of const alone.
+bool IsAbsent(std::string_view keyword, const OrderedJson& value) {
+  return value.is_null() && keyword != "const";
+}
+
+bool HasNotesAlone(const OrderedJson& schema) {
+  for (const auto& [keyword, value] : schema.items()) {
+    if (!IsNote(keyword) && !IsAbsent(keyword, value)) return false;
+  }
+  return true;
+}
 
 bool HasType(const OrderedJson& value, std::string_view type) {
   if (type == "object") return value.is_object();
@@ -80,12 +94,14 @@ class SchemaCompiler {
       RefuseOthers(schema, alone);
       return Combined(schema, alone, next);
     }
-    for (const char* values : {"const", "enum"}) {
-      if (schema.json().contains(values)) RefuseOthers(schema, values, "type");
-    }
+    const bool is_constant = schema.json().contains("const");
+    if (is_constant) RefuseOthers(schema, "const", "type");
+    if (schema.Has("enum")) RefuseOthers(schema, "enum", "type");
     const Types types = TypesOf(schema);
-    for (const auto& [keyword, value] : schema.json().items()) CheckKeyword(schema, keyword, types);
-    if (schema.json().contains("const")) {
+    for (const auto& [keyword, value] : schema.json().items()) {
+      if (!IsAbsent(keyword, value)) CheckKeyword(schema, keyword, types);
+    }
+    if (is_constant) {
       return Constants(schema, "const", OrderedJson::array({schema.json()["const"]}), types, next);
     }
     if (schema.Has("enum")) {
@@ -116,15 +132,7 @@ class SchemaCompiler {
     if (const auto known = references_.find(target); known != references_.end()) {
       return known->second;
     }
-    const OrderedJson* found = nullptr;
-    if (target == "#" || target.starts_with("#/")) {
-      try {
-        const OrderedJson::json_pointer pointer(target.substr(1));
-        if (root_.contains(pointer)) found = &root_[pointer];
-      } catch (const OrderedJson::exception&) {
-        // As one that leads nowhere.
-      }
-    }
+    const OrderedJson* found = FindReference(root_, target);
     if (found == nullptr) {
       schema.Refuse("$ref", fmt::format("'{}' is no place of this schema, such as #/$defs/NAME",
                                         FirstBytes(target, 100)));
@@ -217,22 +225,25 @@ class SchemaCompiler {
   }
 
   static JsonGrammar::Bounds Bounds(const RequestFields& schema) {
-    constexpr double kFar = 1e18;
+    constexpr double kFar = 1e18;  // beyond all integers that are written
+    constexpr double kAny = std::numeric_limits<double>::max();
     JsonGrammar::Bounds bounds;
     const auto raise = [&](std::optional<double> to, bool beyond) {
       if (!to) return;
-      const double up = beyond ? std::floor(*to) + 1 : std::ceil(*to);
-      bounds.least = std::max(bounds.least.value_or(std::int64_t(-kFar)), std::int64_t(up));
+      const auto up =
+          std::int64_t(std::clamp(beyond ? std::floor(*to) + 1 : std::ceil(*to), -kFar, kFar));
+      bounds.least = std::max(bounds.least.value_or(up), up);
     };
     const auto lower = [&](std::optional<double> to, bool beyond) {
       if (!to) return;
-      const double down = beyond ? std::ceil(*to) - 1 : std::floor(*to);
-      bounds.most = std::min(bounds.most.value_or(std::int64_t(kFar)), std::int64_t(down));
+      const auto down =
+          std::int64_t(std::clamp(beyond ? std::ceil(*to) - 1 : std::floor(*to), -kFar, kFar));
+      bounds.most = std::min(bounds.most.value_or(down), down);
     };
-    raise(schema.Number("minimum", -kFar, kFar), false);
-    raise(schema.Number("exclusiveMinimum", -kFar, kFar), true);
-    lower(schema.Number("maximum", -kFar, kFar), false);
-    lower(schema.Number("exclusiveMaximum", -kFar, kFar), true);
+    raise(schema.Number("minimum", -kAny, kAny), false);
+    raise(schema.Number("exclusiveMinimum", -kAny, kAny), true);
+    lower(schema.Number("maximum", -kAny, kAny), false);
+    lower(schema.Number("exclusiveMaximum", -kAny, kAny), true);
     return bounds;
   }
 
@@ -282,7 +293,7 @@ class SchemaCompiler {
   static void RefuseOthers(const RequestFields& schema, std::string_view alone,
                            std::string_view taken = "") {
     for (const auto& [name, value] : schema.json().items()) {
-      if (name == alone || name == taken || IsNote(name)) continue;
+      if (name == alone || name == taken || IsNote(name) || IsAbsent(name, value)) continue;
       schema.Refuse(name, fmt::format("is not kept beside {}", alone));
     }
   }
@@ -294,15 +305,8 @@ class SchemaCompiler {
   int depth_ = 0;
 };
 
-}  // namespace
-
-ByteGrammar JsonObjectGrammar() {
-  JsonGrammar grammar;
-  return grammar.Finish(grammar.AnyObject(grammar.builder().end()));
-}
-
-GrammarState JsonSchemaValue(JsonGrammar& grammar, const OrderedJson& schema,
-                             const std::string& path, GrammarState next) {
+GrammarState CompileSchema(JsonGrammar& grammar, const OrderedJson& schema, const std::string& path,
+                           GrammarState next) {
   try {
     return SchemaCompiler(grammar, schema, path).Compile(next);
   } catch (const Error& error) {
@@ -310,9 +314,22 @@ GrammarState JsonSchemaValue(JsonGrammar& grammar, const OrderedJson& schema,
   }
 }
 
+}  // namespace
+
+ByteGrammar JsonObjectGrammar() {
+  JsonGrammar grammar;
+  return grammar.Finish(grammar.AnyObject(grammar.builder().end()));
+}
+
+GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
+                              const std::string& path, GrammarState next) {
+  return HasNotesAlone(schema) ? grammar.AnyObject(next)
+                               : CompileSchema(grammar, schema, path, next);
+}
+
 ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path) {
   JsonGrammar grammar;
-  const GrammarState value = JsonSchemaValue(grammar, schema, path, grammar.builder().end());
+  const GrammarState value = CompileSchema(grammar, schema, path, grammar.builder().end());
   try {
     return grammar.Finish(value);
   } catch (const Error& error) {

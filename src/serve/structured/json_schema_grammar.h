@@ -24,9 +24,10 @@ namespace qlora {
 // Any object.
 ByteGrammar JsonObjectGrammar();
 
-// A value of the schema and what follows, within a larger grammar. Errors: as JsonSchemaGrammar.
-GrammarState JsonSchemaValue(JsonGrammar& grammar, const OrderedJson& schema,
-                             const std::string& path, GrammarState next);
+// The arguments of a call, by their schema, and what follows, within a larger grammar. Of a schema
+// that says nothing of a value they are any object. Errors: as JsonSchemaGrammar.
+GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
+                              const std::string& path, GrammarState next);
 
 // path: of the schema in its request, for errors. Errors: ApiError 400 that names the keyword.
 ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path);

@@ -180,6 +180,16 @@ std::map<std::string, std::string> Templates() {
   return templates;
 }
 
+// Takes ids of nine characters alone, as Mistral's templates do.
+constexpr const char* kShortIds = R"(
+{%- for m in messages %}{% for call in m.tool_calls or [] %}
+{%- if call.id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}
+{{- '<' ~ call.function.name ~ ' ' ~ call.id ~ '>' }}{% endfor %}
+{%- if m.role == 'tool' %}
+{%- if m.tool_call_id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}
+{{- '(' ~ m.tool_call_id ~ ' ' ~ m.content ~ ')' }}{% else %}{{ m.content or '' }}{% endif %}
+{%- endfor %})";
+
 class AnswerRoundTrip : public testing::Test {
  protected:
   // What a model would write, and whether it begins within a thought.
@@ -213,6 +223,8 @@ class AnswerRoundTrip : public testing::Test {
       return std::nullopt;
     }
   }
+
+  const Tokenizer tokenizer_ = MakeTestTokenizer({.special = SpecialTokens()});
 
  private:
   static std::string WithoutEnd(std::string answer) {
@@ -254,7 +266,6 @@ class AnswerRoundTrip : public testing::Test {
   }
 
   std::int64_t ids_ = 0;
-  const Tokenizer tokenizer_ = MakeTestTokenizer({.special = SpecialTokens()});
 };
 
 // Leaves out what the template does not show.
@@ -311,6 +322,52 @@ TEST_F(AnswerRoundTrip, WhatTemplatesWriteIsReadBack) {
     if (shows) std::cout << name << ": " << calls << " calls\n";
   }
   EXPECT_GE(templates_with_calls, shows ? 0 : 7);
+}
+
+// A conversation of a call, its result and what follows, under the id that a server gave the call.
+OrderedJson GivenBack(const std::string& id, bool has_answer) {
+  const OrderedJson call = {{"name", "get_weather"}, {"arguments", {{"city", "Brno"}}}};
+  OrderedJson messages = {
+      {{"role", "user"}, {"content", "What?"}},
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"tool_calls", {{{"id", id}, {"type", "function"}, {"function", call}}}}},
+      {{"role", "tool"}, {"tool_call_id", id}, {"content", "Rain, 3 degrees."}}};
+  if (!has_answer) return messages;
+  messages.push_back({{"role", "assistant"}, {"content", "It rains."}});
+  messages.push_back({{"role", "user"}, {"content", "And then?"}});
+  return messages;
+}
+
+TEST_F(AnswerRoundTrip, CallsOfThisServerCanBeGivenBack) {
+  // Of chat completions, responses and messages.
+  const std::vector<std::string> ids = {"call_0123456789abcdef_0_0", "call_0123456789abcdef_1",
+                                        "toolu_0123456789abcdef_0"};
+  std::map<std::string, std::string> templates = Templates();
+  templates["short ids"] = kShortIds;
+  std::int64_t read = 0;
+  for (const auto& [name, text] : templates) {
+    const ChatTemplate chat(text, tokenizer_);
+    for (const bool has_answer : {false, true}) {
+      const auto render = [&](const std::string& id) -> std::string {
+        try {
+          return chat.Prompt(GivenBack(id, has_answer), AnswerGenerator::Tools());
+        } catch (const Error& error) {
+          return {};
+        }
+      };
+      const std::string expected = render("abcdefgh1");
+      if (expected.find("degrees") == expected.npos) continue;  // without tools
+      ++read;
+      for (const std::string& id : ids) {
+        EXPECT_THAT(render(id), testing::HasSubstr("degrees")) << name << " " << id;
+      }
+    }
+  }
+  EXPECT_GE(read, std::getenv("QLORA_TEMPLATE") != nullptr ? 0 : 7);
+  const ChatTemplate chat(kShortIds, tokenizer_);
+  EXPECT_EQ(chat.Prompt(GivenBack(ids[0], false), AnswerGenerator::Tools()),
+            "What?<get_weather call00000>(call00000 Rain, 3 degrees.)");
 }
 
 }  // namespace

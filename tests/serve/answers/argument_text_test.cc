@@ -46,6 +46,22 @@ TEST(ArgumentText, TypesOfSchemasSayWhatPlainTextIs) {
   EXPECT_EQ(types.Of("g", "text"), ArgumentType::kUnknown);
   EXPECT_EQ(ArgumentTypes("no JSON").Of("f", "text"), ArgumentType::kUnknown);
 
+  const ArgumentTypes refers(R"([{"function": {"name": "f", "parameters": {"properties": {
+    "year": {"$ref": "#/$defs/Year", "description": "d"}, "one": {"allOf": [{"$ref": "#/$defs/Year"}]},
+    "maybe": {"anyOf": [{"$ref": "#/%24defs/Year"}, {"const": null}]}, "fixed": {"const": "1"},
+    "count": {"const": 1}, "two": {"allOf": [{"type": "string"}, {}]}, "gone": {"$ref": "#/no"},
+    "tree": {"$ref": "#/$defs/Tree"}, "loop": {"$ref": "#/properties/loop"}},
+    "$defs": {"Year": {"type": "string", "enum": ["2024", "2025"]},
+              "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "string"}]}}}}}])");
+  for (const char* text : {"year", "one", "fixed", "tree"}) {
+    EXPECT_EQ(refers.Of("f", text), ArgumentType::kText) << text;
+  }
+  for (const char* unknown : {"two", "gone", "loop"}) {
+    EXPECT_EQ(refers.Of("f", unknown), ArgumentType::kUnknown) << unknown;
+  }
+  EXPECT_EQ(refers.Of("f", "maybe"), ArgumentType::kTextOrNull);
+  EXPECT_EQ(refers.Of("f", "count"), ArgumentType::kValue);
+
   EXPECT_EQ(JsonOfArgument("12", ArgumentType::kText), R"("12")");
   EXPECT_EQ(JsonOfArgument("12", ArgumentType::kValue), "12");
   EXPECT_EQ(JsonOfArgument("many", ArgumentType::kValue), R"("many")");

@@ -56,12 +56,12 @@ class EngineServiceTest : public testing::Test {
 
   void Start(const EngineLimits& limits) {
     service_.reset();
-    service_.emplace(models_->base(), *models_, models_->planned_adapters(), metrics_, limits);
+    service_.emplace(models_->base(), models_->planned_adapters(), metrics_, limits);
   }
 
   GenerationRequest Request(const std::string& prompt, std::int64_t tokens = 12,
                             const std::string& model = "") const {
-    GenerationRequest request{.model = model};
+    GenerationRequest request{.model = models_->Find(model)};
     request.prompt = EncodePrompt(*models_->Find("")->tokenizer, {.text = prompt});
     request.options.max_new_tokens = tokens;
     request.top_logprobs = 2;
@@ -91,6 +91,15 @@ class EngineServiceTest : public testing::Test {
   int StatusOf(GenerationRequest request) {
     try {
       Begin(std::move(request)).get();
+    } catch (const ApiError& error) {
+      return error.status;
+    }
+    return 200;
+  }
+
+  int StatusOfModel(const std::string& name) const {
+    try {
+      models_->Find(name);
     } catch (const ApiError& error) {
       return error.status;
     }

@@ -143,6 +143,7 @@ TEST_F(EngineServiceTest, EndsOfAnAnswer) {
   EXPECT_EQ(told.end.reason, StopReason::kEos);
   EXPECT_EQ(told.end.new_tokens, 1);
   EXPECT_EQ(told.text, "");
+  EXPECT_TRUE(told.tokens.empty());
   request.min_tokens = 3;
   told = Write(request);
   EXPECT_EQ(told.end.reason, StopReason::kEos);
@@ -177,6 +178,14 @@ TEST_F(EngineServiceTest, LogprobsOfThePromptAreThoseOfScore) {
   double sum = 0;
   for (const AnswerToken& token : told.prompt) sum += token.logprob;
   for (std::size_t i = 1; i < told.prompt.size(); ++i) EXPECT_EQ(told.prompt[i].top.size(), 2u);
+  EXPECT_EQ(told.tokens.size(), 1u);
+  GenerationRequest ended = request;
+  ended.logit_bias = {{2, 100.0F}};  // </s>
+  const Told end = Write(ended);
+  ASSERT_EQ(end.tokens.size(), 1u) << "clients leave out one token behind the prompt";
+  EXPECT_EQ(end.tokens[0].token, 2);
+  EXPECT_EQ(end.tokens[0].characters, 0);
+  EXPECT_EQ(end.text, "");
   Context context(1);
   ModelOptions options = options_.model;
   options.adapter.clear();
@@ -195,7 +204,7 @@ TEST_F(EngineServiceTest, WhatHasNoPlaceIsRefused) {
     EXPECT_EQ(error.code, "context_length_exceeded");
     EXPECT_THAT(error.message, HasSubstr("maximum context length is 64 tokens"));
   }
-  EXPECT_EQ(StatusOf(Request("a", 1, "no such model")), 404);
+  EXPECT_EQ(StatusOfModel("no such model"), 404);
   EXPECT_EQ(StatusOf(GenerationRequest()), 400);
   Start({.sequences = 1, .queue = 1, .positions = 64, .rows = 64});
   std::promise<void> go;
@@ -273,7 +282,7 @@ class LaterAdapterTest : public EngineServiceTest {
 
 TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   const Told base = Write(Request("Once upon", 8));
-  EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
+  EXPECT_EQ(StatusOfModel("late"), 404);
   EXPECT_THROW(models_->Load("late", folder_.path().string()), ApiError);
   models_->Load("late", TinyAdapter());
   EXPECT_THROW(models_->Load("late", TinyAdapter()), ApiError);
@@ -285,8 +294,11 @@ TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   EXPECT_NE(late.logprobs(), base.logprobs());
   EXPECT_EQ(models_->Find("late")->parent, "tiny");
   EXPECT_NE(models_->Find("late")->fingerprint, models_->Find("")->fingerprint);
+  const GenerationRequest asked = Request("Once upon", 8, "late");
   models_->Unload("late");
-  EXPECT_EQ(StatusOf(Request("a", 1, "late")), 404);
+  // What a request was read for answers it, whatever has its name since.
+  EXPECT_EQ(Write(asked).logprobs(), late.logprobs());
+  EXPECT_EQ(StatusOfModel("late"), 404);
   EXPECT_THROW(models_->Unload("late"), ApiError);
   EXPECT_THROW(models_->Unload("tiny"), ApiError);
   // The keys of one that is gone serve no other.

@@ -48,7 +48,7 @@ TEST_F(ChatRouteTest, AnswersAsOpenAiDoes) {
                                  {"completion_tokens", 3},
                                  {"total_tokens", prompt + 3},
                                  {"prompt_tokens_details", {{"cached_tokens", 2}}}}));
-  EXPECT_EQ(generation.requests[0].model, "ada");
+  EXPECT_EQ(generation.requests[0].model->name, "ada");
   EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
             "<s>[user]Hi[assistant]");
   EXPECT_THAT(log, HasSubstr("/v1/chat/completions 200"));
@@ -255,6 +255,7 @@ TEST_F(ChatRouteTest, FieldsReachTheService) {
   EXPECT_EQ(request("min_p", "0.25").options.min_p, 0.25);
   EXPECT_EQ(request("repeat_penalty", "1.5").options.repetition_penalty, 1.5);
   EXPECT_EQ(request("max_tokens", "5").options.max_new_tokens, 5);
+  EXPECT_EQ(request("max_tokens", "4294967296").options.max_new_tokens, std::int64_t{1} << 32);
   EXPECT_EQ(request("max_tokens\": 5, \"max_completion_tokens", "7").options.max_new_tokens, 7);
   EXPECT_EQ(request("seed", "-1").options.seed, -1);
   EXPECT_EQ(request("seed", "18446744073709551615").options.seed, -1);
@@ -342,10 +343,11 @@ TEST_F(ChatRouteTest, AnswersOfClientsAreTakenAsTheyGiveThemBack) {
       R"({"messages": [{"role": "user", "content": "a"},
           {"role": "assistant", "content": null, "refusal": "No", "tool_calls": null},
           {"role": "assistant", "content": "b", "refusal": null, "tool_calls": [],
-           "function_call": null, "audio": null, "annotations": []}]})");
+           "function_call": null, "audio": null, "annotations": []},
+          {"role": "assistant", "content": null, "reasoning_content": "Hm"}]})");
   ASSERT_EQ(generation.requests.size(), 1u);
   EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
-            "<s>[user]a[assistant]No[assistant]b[assistant]");
+            "<s>[user]a[assistant]No[assistant]b[assistant][assistant]");
 }
 
 TEST_F(ChatRouteTest, ChoicesDrawWithSeedsOfTheirOwn) {

@@ -160,6 +160,30 @@ TEST_F(CompletionRouteTest, EchoAndLogprobsInTheirOwnForm) {
   }
 }
 
+// What the tokenizer adds to a prompt, and the end of the answer, are tokens that the text lacks.
+TEST_F(CompletionRouteTest, OffsetsAreThoseOfTheText) {
+  generation.pieces = {
+      {.text = " you",
+       .tokens = {{.token = 9, .bytes = " you", .characters = 4}, {.token = 2, .bytes = "</s>"}},
+       .prompt = {{.token = 1, .bytes = "<s>"},
+                  {.token = 5, .bytes = " Hi"},
+                  {.token = 6, .bytes = " all"}}}};
+  const auto reply = Post(kPath, {{"prompt", "Hi all"}, {"echo", true}, {"logprobs", 0}});
+  const Json choice = reply->json()["choices"][0];
+  EXPECT_EQ(choice["text"], "Hi all you");
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json::array({0, 0, 2, 6, 10}));
+}
+
+TEST_F(CompletionRouteTest, OfTokensThatLookAlikeTheLikeliestIsNamed) {
+  generation.pieces = {
+      {.text = "a",
+       .tokens = {{.token = 9, .bytes = "a", .logprob = -1, .top = {{9, -1}, {9, -3}}}}}};
+  const auto reply = Post(kPath, {{"prompt", "x"}, {"logprobs", 2}});
+  const Json top = reply->json()["choices"][0]["logprobs"]["top_logprobs"][0];
+  ASSERT_EQ(top.size(), 1u);
+  EXPECT_EQ(top.begin().value(), -1.0);
+}
+
 TEST_F(CompletionRouteTest, StreamsEndWithAReasonAndUsage) {
   generation.end.reason = StopReason::kMaxNewTokens;
   const auto reply = Ask("POST", kPath, R"({"prompt": "a", "stream": true, "n": 2,

@@ -215,6 +215,19 @@ TEST_F(ResponsesTest, AnAnswerThatIsCutIsIncomplete) {
   }
 }
 
+TEST_F(ResponsesTest, ACallThatIsWholeIsCompletedWhereTheAnswerIsCut) {
+  const std::string call(kCall);
+  const GenerationEnd cut = {.reason = StopReason::kMaxNewTokens};
+  for (const bool is_whole : {true, false}) {
+    Ask(kPath, With(kAsk, {{"tools", kTools}}));
+    service_.Answer({call.substr(0, call.find("}}") + (is_whole ? 2 : 0))}, cut);
+    EXPECT_EQ(answer_.json()["status"], "incomplete");
+    const OrderedJson item = answer_.json()["output"][0];
+    EXPECT_EQ(item["status"], is_whole ? "completed" : "incomplete");
+    EXPECT_EQ(item["arguments"], is_whole ? R"({"city": "žs"})" : R"({"city": "žs")");
+  }
+}
+
 TEST_F(ResponsesTest, AnEmptyAnswerIsAMessage) {
   Ask(kPath, kAsk);
   service_.Answer({});
@@ -303,6 +316,7 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"tools", OrderedJson::object()}}, "tools"},
       {{{"tools", {{{"type", "web_search"}}}}}, "tools[0].type"},
       {{{"tools", {{{"type", "function"}}}}}, "tools[0].name"},
+      {{{"tools", {{{"type", "function"}, {"name", "get weather"}}}}}, "tools[0].name"},
       {{{"tools", kTools}, {"tool_choice", 5}}, "tool_choice"},
       {{{"tools", kTools}, {"tool_choice", "sometimes"}}, "tool_choice"},
       {{{"tool_choice", "required"}}, "tool_choice"},
@@ -385,6 +399,36 @@ TEST_F(PlainResponsesTest, AModelWithoutAFormOfCallsTakesNoTools) {
   EXPECT_EQ(answer_.json()["error"]["param"], "tools");
   Ask(kPath, kAsk);
   EXPECT_FALSE(service_.requests.at(0).keeps_special_tokens);
+}
+
+// Calls are read in the same way for chat completions.
+class ChatCallsTest : public RouteTest {
+ protected:
+  ChatCallsTest() { AddChatRoutes(routes_, server_); }
+
+  // The choice of an answer to a question with a tool.
+  OrderedJson Choice(const std::string& answer, StopReason reason) {
+    const OrderedJson function = {{"name", "get_weather"}, {"parameters", kWeatherSchema}};
+    Ask("/v1/chat/completions",
+        OrderedJson{{"messages", {{{"role", "user"}, {"content", "What?"}}}},
+                    {"tools", {{{"type", "function"}, {"function", function}}}},
+                    {"stop", "STOP"}});
+    service_.Answer({answer}, {.reason = reason, .stop = "STOP"});
+    return answer_.json()["choices"][0];
+  }
+};
+
+// Clients make the calls of an answer that ends with tool_calls.
+TEST_F(ChatCallsTest, ACallThatAStopTextCutIsNone) {
+  const std::string call(kCall);
+  const std::string cut = call.substr(0, call.find("\"}"));
+  EXPECT_EQ(Choice(call, StopReason::kEos)["finish_reason"], "tool_calls");
+  EXPECT_EQ(Choice(call + " and", StopReason::kStopText)["finish_reason"], "tool_calls");
+  EXPECT_EQ(Choice(cut, StopReason::kEos)["finish_reason"], "tool_calls");
+  EXPECT_EQ(Choice(cut, StopReason::kMaxNewTokens)["finish_reason"], "length");
+  const OrderedJson choice = Choice(cut, StopReason::kStopText);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"žs");
 }
 
 }  // namespace

@@ -17,9 +17,9 @@
 
 #include "io/json.h"
 #include "serve/api_error.h"
-#include "serve/structured/random_schema.h"
 #include "serve/structured/grammar_edit.h"
 #include "serve/structured/grammar_reader.h"
+#include "serve/structured/random_schema.h"
 #include "serve/structured/token_texts.h"
 #include "serve/tiny_model.h"
 
@@ -103,6 +103,16 @@ TEST(JsonSchemaGrammar, TextsOfSchemas) {
        {"null"},
        {"[", "[]"}},
       {R"({"allOf": [{"type": "null"}], "title": "T", "description": "d"})", {"null"}, {"1"}},
+      {R"({"type": "integer", "minimum": 0, "maximum": 9223372036854775807})", {"7"}, {"-1"}},
+      {R"({"type": "integer", "minimum": -1e300, "exclusiveMaximum": 1e300})", {"7", "-7"}, {}},
+      {R"({"type": "string", "format": null, "enum": null, "maxLength": 1})",
+       {R"("a")"},
+       {R"("ab")", "null"}},
+      {R"({"const": 5, "enum": null, "pattern": null})", {"5"}, {"null"}},
+      {R"({"$ref": "#/definitions/Partial%3CFoo%3e", "definitions": {"Partial<Foo>": {"const": 1}},
+           "type": null})",
+       {"1"},
+       {"2"}},
   };
   for (const SchemaCase& one : cases) {
     GrammarReader reader = ReaderOf(one.schema);
@@ -158,6 +168,19 @@ TEST(JsonSchemaGrammar, RefusesByName) {
   }
 }
 
+TEST(JsonSchemaGrammar, ArgumentsOfACallAreAnObject) {
+  for (const char* schema : {"{}", R"({"$schema": "s", "description": "d", "properties": null})",
+                             R"({"type": "object", "properties": {}})"}) {
+    JsonGrammar grammar;
+    const GrammarState begin =
+        JsonSchemaObject(grammar, OrderedJson::parse(schema), "schema",
+                         grammar.builder().Literal("}", grammar.builder().end()));
+    GrammarReader reader(std::make_shared<const ByteGrammar>(grammar.Finish(begin)));
+    EXPECT_TRUE(Has(reader, R"({"a":1}})")) << schema;
+    for (const char* other : {"5}", "null}", "[]}"}) EXPECT_FALSE(Has(reader, other)) << schema;
+  }
+}
+
 TEST(JsonSchemaGrammar, LargeSchemasHaveALimit) {
   OrderedJson large = {{"type", "array"}, {"minItems", 1000}, {"items", {{"type", "string"}}}};
   large["items"]["maxLength"] = 1000;
@@ -192,6 +215,49 @@ TEST(GrammarReader, NestsToALimit) {
   EXPECT_EQ(std::ranges::count(text, '{'), GrammarReader::kMostDepth + 1);
   text += "1" + std::string(GrammarReader::kMostDepth + 1, '}');
   EXPECT_TRUE(Has(reader, text));
+}
+
+// Nothing is begun that could end beyond the limit alone.
+TEST(GrammarReader, HasAWayOnAtTheLimit) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"type": "object", "properties": {"child": {"$ref": "#"}}})", R"({"child":)"},
+      {R"({"type": "array", "items": {"$ref": "#"}})", "["},
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/b"}},
+           "b": {"type": "object", "properties": {"c": {"$ref": "#/$defs/a"}}, "required": ["c"]}}})",
+       R"([{"c":)"},
+  };
+  for (const auto& [schema, inner] : cases) {
+    GrammarReader reader = ReaderOf(schema);
+    GrammarReader::Position at = reader.begin();
+    // A model that goes deeper wherever it may, and else takes any byte that is allowed.
+    std::size_t bytes = 0;
+    for (; !reader.CanEnd(at); ++bytes) {
+      ASSERT_LT(bytes, 5000u) << schema;
+      const auto wanted = static_cast<unsigned char>(inner[bytes % inner.size()]);
+      GrammarReader::Position next = reader.Next(at, wanted);
+      for (int byte = 255; next == GrammarReader::kNowhere && byte >= 0x20; --byte) {
+        next = reader.Next(at, static_cast<unsigned char>(byte));
+      }
+      ASSERT_NE(next, GrammarReader::kNowhere) << schema << " after " << bytes;
+      at = next;
+    }
+    EXPECT_GT(bytes, GrammarReader::kMostDepth * inner.size() / 2) << schema;
+  }
+}
+
+TEST(JsonSchemaGrammar, LongChainsOfReferencesAreRead) {
+  OrderedJson defs = {{"0", {{"type", "string"}}}};
+  OrderedJson properties = OrderedJson::object();
+  for (int i = 1; i < 2000; ++i) {
+    const std::string place = "#/$defs/" + std::to_string(i - 1);
+    defs[std::to_string(i)] = {{"type", "array"}, {"items", {{"$ref", place}}}};
+    properties[std::to_string(i)] = {{"$ref", place}};
+  }
+  const OrderedJson object = {{"type", "object"}, {"properties", properties}};
+  GrammarReader reader =
+      ReaderOf(OrderedJson({{"anyOf", {{{"type", "null"}}, object}}, {"$defs", defs}}).dump());
+  EXPECT_TRUE(Has(reader, "null"));
+  EXPECT_TRUE(Has(reader, R"({"1999":[]})"));
 }
 
 TEST(GrammarReader, ForgetsOtherPositions) {
