@@ -164,10 +164,10 @@ class Migrator : public MigrationTarget {
     return std::any_of(options.begin(), options.end(),
                        [&](const Option& option) { return option.name == our_key; });
   }
-  std::string Theirs(const std::string& key) const override {
+  YAML::Node TheirValue(const std::string& key) const override {
     const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                     [&](const auto& known) { return known.first == key; });
-    return entry == entries_.end() ? "" : TextOf(entry->second);
+    return entry == entries_.end() ? YAML::Node(YAML::NodeType::Undefined) : entry->second;
   }
   std::string ValueOf(const std::string& our_key) const override {
     const auto value = values_.find(our_key);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -305,20 +305,21 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
 
 namespace {
 
-// "<path>.tmp-<pid>"; of a name that is nearly as long as a name can be, its beginning and its
-// hash.
+// "<path>.tmp-<random>", of a name that is nearly as long as a name can be, its beginning. A number
+// of the process would not do: in a container each process may have the one of a process that was
+// killed, and left its file.
 std::filesystem::path TemporaryOf(const std::filesystem::path& path) {
   constexpr std::size_t kLongName = 200;
-  const std::string name = path.filename().string();
-  if (name.size() <= kLongName) return fmt::format("{}.tmp-{}", path.string(), getpid());
-  return path.parent_path() / fmt::format("{}-{:x}.tmp-{}", name.substr(0, kLongName),
-                                          std::hash<std::string>()(name), getpid());
+  std::uint64_t number = 0;
+  if (getentropy(&number, sizeof(number)) != 0) ThrowRuntime("the system gives no random bytes");
+  const std::string name = path.filename().string().substr(0, kLongName);
+  return path.parent_path() / fmt::format("{}.tmp-{:016x}", name, number);
 }
 
 }  // namespace
 
-//   O_TMPFILE works   no name -> link <path>.tmp-<pid> -> rename to <path>
-//   otherwise         <path>.tmp-<pid>                 -> rename to <path>
+//   O_TMPFILE works   no name -> link <path>.tmp-<random> -> rename to <path>
+//   otherwise         <path>.tmp-<random>                 -> rename to <path>
 //
 // Under kCreate a link, or a rename that replaces nothing, gives the file its name at once.
 AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
@@ -407,6 +408,19 @@ void WriteTextFile(const std::filesystem::path& path, std::string_view text, Ope
   AtomicFile file(path, mode);
   file.Write(text);
   file.Commit();
+}
+
+bool AppendWhole(const std::filesystem::path& path, std::string_view text, std::int64_t max_bytes) {
+  const Descriptor file(OpenForWriting(path, OpenMode::kAppend));
+  const std::int64_t size = lseek(file.get(), 0, SEEK_END);
+  if (size > max_bytes - std::ssize(text)) return false;
+  try {
+    internal::WriteAll(file.get(), path, -1, std::as_bytes(std::span(text)));
+  } catch (const Error& error) {
+    if (ftruncate(file.get(), size) == 0) throw;
+    ThrowRuntime("{}; a part of the text stays at the end of the file", error.what());
+  }
+  return true;
 }
 
 void MakeDirectories(const std::filesystem::path& path) {

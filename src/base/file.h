@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -86,7 +87,7 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode);
 int AboveStandardDescriptors(int fd);
 
 // A file that appears whole or not at all. Until Commit() it has no name where the file system can
-// do so, otherwise the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`.
+// do so, otherwise the name "<path>.tmp-<random>"; Commit() syncs it and gives it the name `path`.
 // Without Commit(), nothing stays. Under kCreate, a path that exists is InvalidInput at once, and
 // Commit() replaces nothing that has appeared since: InvalidInput, too. kAppend is not for this
 // class. Errors: as OpenForWriting; Runtime (disk full ...).
@@ -124,6 +125,12 @@ class AtomicFile {
 
 void WriteTextFile(const std::filesystem::path& path, std::string_view text,
                    OpenMode mode = OpenMode::kReplace);
+
+// Adds a text to a file, which is made where it is missing, as a whole or not at all. False where
+// the file would have more than max_bytes. For one thread at a time. Errors: as OpenForWriting;
+// Runtime (disk full ...).
+bool AppendWhole(const std::filesystem::path& path, std::string_view text,
+                 std::int64_t max_bytes = std::numeric_limits<std::int64_t>::max());
 
 // Makes a directory and its parents. Errors: Runtime.
 void MakeDirectories(const std::filesystem::path& path);

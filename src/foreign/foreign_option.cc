@@ -59,7 +59,9 @@ class CommandTarget : public MigrationTarget {
   // An option has no parts, no values before it and no defaults.
   void Part(const std::string& /*name*/, const YAML::Node& /*value*/) override {}
   bool Has(const std::string& our_key) const override { return table_.Find(our_key) != nullptr; }
-  std::string Theirs(const std::string& /*key*/) const override { return ""; }
+  YAML::Node TheirValue(const std::string& /*key*/) const override {
+    return YAML::Node(YAML::NodeType::Undefined);
+  }
   std::string ValueOf(const std::string& /*our_key*/) const override { return ""; }
   void SetDefault(const std::string& /*our_key*/, const std::string& /*value*/) override {}
   void LeaveAtDefault(const std::string& /*our_key*/, std::string_view why) override {

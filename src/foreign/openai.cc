@@ -21,13 +21,31 @@ void CarryNumber(const char* our_key, const YAML::Node& value, MigrationTarget& 
   }
 }
 
-// usual_rate: of a run that names no rate, as jobs of `serve` take it.
-void MigrateHyperparameters(const std::string& where, const YAML::Node& map, double usual_rate,
-                            MigrationTarget& target) {
+// Of the job, which may stand behind its hyperparameters.
+std::string TypeOf(const YAML::Node& method) {
+  return method.IsDefined() && method.IsMap() ? LowerText(method["type"]) : "";
+}
+
+// The hyperparameters of the method; undefined or null without them.
+YAML::Node SettingsOf(const YAML::Node& method) {
+  const std::string type = TypeOf(method);
+  if (type.empty() || !method[type].IsDefined() || !method[type].IsMap()) return YAML::Node();
+  return method[type]["hyperparameters"];
+}
+
+// As jobs of `serve` read them: the rate is a multiple of that which a run of the method has
+// without one, and `first` goes before.
+void MigrateHyperparameters(const std::string& where, const YAML::Node& map,
+                            const YAML::Node& first, MigrationTarget& target) {
+  const bool is_dpo = TypeOf(target.TheirValue("method")) == "dpo";
+  const double usual_rate = is_dpo ? kUsualPreferenceRate : kUsualLearningRate;
   for (const auto& entry : map) {
     const std::string name = TextOf(entry.first);
     target.Part(where + "." + name, entry.second);
-    if (name == "n_epochs") {
+    const std::string chosen = first.IsDefined() && first.IsMap() ? LowerText(first[name]) : "";
+    if (!chosen.empty() && chosen != "auto") {
+      target.NotNeeded("the method has its own");
+    } else if (name == "n_epochs") {
       CarryNumber("num_train_epochs", entry.second, target);
     } else if (name == "batch_size") {
       CarryNumber("global_batch_size", entry.second, target);
@@ -54,7 +72,7 @@ void MigrateHyperparameters(const std::string& where, const YAML::Node& map, dou
 
 // {"type": "dpo", "dpo": {"hyperparameters": {...}}}
 void MigrateMethod(const YAML::Node& value, MigrationTarget& target) {
-  const std::string type = value.IsMap() ? LowerText(value["type"]) : "";
+  const std::string type = TypeOf(value);
   if (type != "dpo" && type != "supervised") {
     return target.Unsupported("training is supervised fine-tuning or on preferences (dpo)");
   }
@@ -64,16 +82,15 @@ void MigrateMethod(const YAML::Node& value, MigrationTarget& target) {
   } else {
     target.NotNeeded("training is supervised fine-tuning");
   }
-  const YAML::Node settings = value[type];
-  if (settings && settings.IsMap() && settings["hyperparameters"].IsMap()) {
-    MigrateHyperparameters("method." + type, settings["hyperparameters"],
-                           type == "dpo" ? kUsualPreferenceRate : kUsualLearningRate, target);
+  const YAML::Node settings = SettingsOf(value);
+  if (settings && settings.IsMap()) {
+    MigrateHyperparameters("method." + type, settings, YAML::Node(), target);
   }
 }
 
 void MigrateTopHyperparameters(const YAML::Node& value, MigrationTarget& target) {
   if (!value.IsMap()) return target.Unsupported("expected a map");
-  MigrateHyperparameters("hyperparameters", value, kUsualLearningRate, target);
+  MigrateHyperparameters("hyperparameters", value, SettingsOf(target.TheirValue("method")), target);
 }
 
 void MigrateModel(const YAML::Node& /*value*/, MigrationTarget& target) {

@@ -61,8 +61,9 @@ class MigrationTarget {
   virtual void Part(const std::string& name, const YAML::Node& value) = 0;
   // True when there is such an option of ours: verbs have different ones.
   virtual bool Has(const std::string& our_key) const = 0;
-  // The text of another key of the file; "" where the file has no such key.
-  virtual std::string Theirs(const std::string& key) const = 0;
+  // The value of another key of the file; undefined where the file has no such key.
+  virtual YAML::Node TheirValue(const std::string& key) const = 0;
+  std::string Theirs(const std::string& key) const { return TextOf(TheirValue(key)); }
   // Our value so far (OneLine of it; "": none), and one that the other trainer would have had by
   // default.
   virtual std::string ValueOf(const std::string& our_key) const = 0;

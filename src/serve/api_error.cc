@@ -60,6 +60,13 @@ ApiError ContextExceeded(std::int64_t context_length, const std::string& found) 
                   "", "context_length_exceeded");
 }
 
+ApiError DiskError(const std::string& detail) {
+  return ApiError(507,
+                  "the server cannot use the folder where it keeps files (--runs, --log_requests): "
+                  "the disk is full, or the folder is gone or cannot be written; its log says more",
+                  "", "disk_error", detail);
+}
+
 HttpResponse OpenAiError(const ApiError& error) {
   return WithHeaders(error.status, {{"error",
                                      {{"message", error.message},

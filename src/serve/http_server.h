@@ -100,6 +100,8 @@ struct HttpOptions {
   // The answer of errors that the server itself finds, or that body_of and the handler throw; null:
   // OpenAI's form. The path is "" where the request could not be read.
   std::function<HttpResponse(const HttpRequest& request, const ApiError& error)> error_of = {};
+  // Gets a line for each request that the handler does not take; or null.
+  std::function<void(const std::string& line)> log = {};
 };
 
 class HttpServer {

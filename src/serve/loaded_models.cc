@@ -199,7 +199,8 @@ void LoadedModels::Load(const std::string& name, const std::string& folder) {
   try {
     model = MakeAdapter(name, folder);
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), "lora_path");
+    const bool has_room = error.code() != ErrorCode::kOutOfMemory;
+    throw ApiError(400, error.what(), "lora_path", has_room ? "" : kNoRoom);
   }
   const std::lock_guard lock(mutex_);
   models_.push_back(std::move(model));

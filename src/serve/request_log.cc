@@ -2,12 +2,10 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
 #include <exception>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -18,18 +16,6 @@ namespace qlora {
 namespace {
 
 constexpr const char* kKinds[] = {"chats", "marks", "edits"};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 bool IsOfTexts(const OrderedJson& question) { return question.at("messages").is_null(); }
 
@@ -100,7 +86,7 @@ RequestLog::RequestLog(std::filesystem::path folder, Workers& workers,
       now_(now ? std::move(now) : [] { return static_cast<std::int64_t>(std::time(nullptr)); }),
       limits_(limits) {
   MakeDirectories(folder_);
-  for (const char* kind : kKinds) Descriptor(OpenForWriting(FileOf(kind), OpenMode::kAppend));
+  for (const char* kind : kKinds) AppendWhole(FileOf(kind), "");
 }
 
 std::filesystem::path RequestLog::FileOf(std::string_view kind) const {
@@ -110,18 +96,7 @@ std::filesystem::path RequestLog::FileOf(std::string_view kind) const {
 
 bool RequestLog::Write(std::string_view kind, const std::string& lines) {
   const std::lock_guard lock(writing_);
-  const std::filesystem::path path = FileOf(kind);
-  const Descriptor file(OpenForWriting(path, OpenMode::kAppend));
-  const std::int64_t size = lseek(file.get(), 0, SEEK_END);
-  if (size + std::ssize(lines) > limits_.file_bytes) return false;
-  try {
-    internal::WriteAll(file.get(), path, -1, std::as_bytes(std::span(lines)));
-  } catch (const Error&) {
-    // Nothing of a line rather than a part of it.
-    if (ftruncate(file.get(), size) != 0) log_(fmt::format("error: {} is damaged", path.string()));
-    throw;
-  }
-  return true;
+  return AppendWhole(FileOf(kind), lines, limits_.file_bytes);
 }
 
 void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
@@ -174,6 +149,19 @@ void RequestLog::Forget() {
 
 void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mark,
                       const std::string& edited) {
+  const bool is_edit = mark == AnswerMark::kEdited;
+  const std::string text = Reserve(id, choice, is_edit);
+  try {
+    WriteMark(ParseOrderedJson(text, "a kept answer"), choice, mark, edited);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    const auto at = entries_.find(id);
+    if (at != entries_.end()) at->second.Marked(is_edit)[choice] = false;
+    throw;
+  }
+}
+
+std::string RequestLog::Reserve(const std::string& id, std::int64_t choice, bool is_edit) {
   const std::lock_guard lock(mutex_);
   const auto at = entries_.find(id);
   if (at == entries_.end() || choice >= std::ssize(at->second.is_judged)) {
@@ -182,10 +170,15 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
         fmt::format("there is no such answer here: the newest {} can be marked", limits_.answers),
         "id");
   }
-  const bool is_edit = mark == AnswerMark::kEdited;
-  std::vector<bool>& marked = is_edit ? at->second.is_edited : at->second.is_judged;
+  std::vector<bool>& marked = at->second.Marked(is_edit);
   if (marked[choice]) throw ApiError(409, "the answer has such a mark already", "mark");
-  const OrderedJson all = ParseOrderedJson(at->second.text, "a kept answer");
+  marked[choice] = true;
+  return at->second.text;
+}
+
+void RequestLog::WriteMark(const OrderedJson& all, std::int64_t choice, AnswerMark mark,
+                           const std::string& edited) {
+  const bool is_edit = mark == AnswerMark::kEdited;
   OrderedJson answer = all.at("answers").at(choice);
   OrderedJson line;
   if (is_edit && IsOfTexts(all)) {
@@ -205,10 +198,10 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
   } else {
     line = JudgementLine(all, std::move(answer), mark == AnswerMark::kUp);
   }
-  if (!Write(FileKind(all, is_edit ? "edits" : "marks"), FormatJson(line) + "\n")) {
+  const std::string kind = FileKind(all, is_edit ? "edits" : "marks");
+  if (!OnDisk([&] { return Write(kind, FormatJson(line) + "\n"); })) {
     throw ApiError(503, "the file of today's marks is full");
   }
-  marked[choice] = true;
 }
 
 }  // namespace qlora

@@ -62,7 +62,7 @@ class RequestLog {
             const std::vector<LoggedAnswer>& answers);
   // choice: which of the answers; edited: the text of a corrected one, with or without what the
   // request had begun. Errors: ApiError 404 for an answer that is not in memory, 409 for one that
-  // has such a mark, or that no training reads, 503 for a file that is full; Runtime.
+  // has such a mark, or that no training reads, 503 for a file that is full, 507 for a disk.
   void Mark(const std::string& id, std::int64_t choice, AnswerMark mark, const std::string& edited);
 
  private:
@@ -70,8 +70,14 @@ class RequestLog {
     std::string text = {};  // JSON: the question, and "answers"
     std::vector<bool> is_judged = {};
     std::vector<bool> is_edited = {};
+    std::vector<bool>& Marked(bool is_edit) { return is_edit ? is_edited : is_judged; }
   };
 
+  // Marks an answer, so that no other request does, and returns its text. Without waiting for a
+  // disk.
+  std::string Reserve(const std::string& id, std::int64_t choice, bool is_edit);
+  void WriteMark(const OrderedJson& all, std::int64_t choice, AnswerMark mark,
+                 const std::string& edited);
   // The file of today.
   std::filesystem::path FileOf(std::string_view kind) const;
   // False where the file is full.

@@ -10,8 +10,10 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "base/system.h"
 #include "base/text.h"
+#include "model/model_fingerprint.h"
 #include "plan/memory_plan.h"
 #include "serve/engine/engine_service.h"
 #include "serve/http_server.h"
@@ -55,14 +57,23 @@ FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& b
   FineTuningOptions jobs;
   jobs.folder = options.runs;
   jobs.base = base.BaseOptions();
+  jobs.base_fingerprint = fmt::format("{:016x}", ModelFingerprint(base.dir));
   jobs.threads = base.context.threads();
   jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
   jobs.memory_left = [options, &plan] { return MemoryLeft(options, plan); };
   return jobs;
 }
 
-ServeOptions WithFolders(const ServeOptions& options) {
-  if (!options.runs.empty()) MakeDirectories(options.runs);
+// Of two servers on one folder, each would go on with the jobs of the other, and remove its
+// uploads.
+ServeOptions WithFolders(const ServeOptions& options, FolderLock& runs) {
+  if (!options.runs.empty()) {
+    MakeDirectories(options.runs);
+    if (!runs.Take(options.runs)) {
+      ThrowInvalidInput("runs: {} is used by another server; stop that, or choose another folder",
+                        options.runs);
+    }
+  }
   if (!options.adapter_dir.empty() && !std::filesystem::is_directory(options.adapter_dir)) {
     ThrowInvalidInput("adapter_dir: {} is no folder", options.adapter_dir);
   }
@@ -83,11 +94,11 @@ class RunningServer::Impl {
  public:
   Impl(Context& context, const ServeOptions& given, const std::string& version,
        std::function<void(const std::string&)> log, const ProgressFn& progress)
-      : options(WithFolders(given)),
+      : options(WithFolders(given, runs_lock)),
         http_options(HttpOptionsOf(options)),
         workers(kWorkers),
         request_log(RequestLogOf(options, workers, log)),
-        http(std::in_place, Prepared(),
+        http(std::in_place, Prepared(log),
              [this](HttpRequest request, HttpReplyPtr reply) {
                CheckIsLoaded();
                routes.Handle(std::move(request), std::move(reply));
@@ -138,8 +149,9 @@ class RunningServer::Impl {
     if (!is_loaded) throw ApiError(503, "the model is being loaded", "", "loading");
   }
 
-  HttpOptions Prepared() {
+  HttpOptions Prepared(const std::function<void(const std::string&)>& log) {
     HttpOptions made = http_options;
+    made.log = log;
     const HttpBody in_memory = {.limit = made.limits.body};
     made.body_of = [this, in_memory](const HttpRequest& head) {
       CheckIsLoaded();
@@ -164,6 +176,7 @@ class RunningServer::Impl {
     if (options.page) AddPageRoutes(routes, server);
   }
 
+  FolderLock runs_lock;
   const ServeOptions options;
   const HttpOptions http_options;
   std::atomic<bool> is_loaded = false;

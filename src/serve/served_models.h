@@ -41,6 +41,9 @@ struct ServedModel {
 };
 using ServedModelPtr = std::shared_ptr<const ServedModel>;
 
+// The code of the refusal of an adapter for which there is no room.
+inline constexpr const char* kNoRoom = "insufficient_memory";
+
 class ServedModels {
  public:
   virtual ~ServedModels() = default;
@@ -48,7 +51,7 @@ class ServedModels {
   virtual ServedModelPtr Find(std::string_view name) const = 0;
   // The base first.
   virtual std::vector<ServedModelPtr> All() const = 0;
-  // Errors: ApiError 400 with what the adapter lacks; 409 for a name that is there.
+  // Errors: ApiError 400 with what the adapter lacks, or kNoRoom; 409 for a name that is there.
   virtual void Load(const std::string& name, const std::string& folder) = 0;
   // New requests get 404 at once; running ones end. Errors: ApiError 404.
   virtual void Unload(const std::string& name) = 0;

@@ -122,6 +122,14 @@ TEST_F(MigrateValuesTest, Preferences) {
   has(R"({"training_file": "c", "method": {"type": "dpo", "dpo": {"hyperparameters": )"
       R"({"learning_rate_multiplier": 2}}}})",
       "auto", "learning_rate: 1e-05\n");
+  // Wherever hyperparameters stand, the method has its rate, and its values go first.
+  has(R"({"training_file": "c", "hyperparameters": {"learning_rate_multiplier": 2}, )"
+      R"("method": {"type": "dpo"}})",
+      "auto", "learning_rate: 1e-05\n");
+  has(R"({"training_file": "c", "hyperparameters": {"n_epochs": 9, "learning_rate_multiplier": 2}, )"
+      R"("method": {"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 5, )"
+      R"("learning_rate_multiplier": "auto"}}}})",
+      "auto", "num_train_epochs: 5\n", "learning_rate: 1e-05\n");
   EXPECT_THAT(Yaml(R"({"training_file": "c", "hyperparameters": {"batch_size": 4}})", "auto"),
               Not(HasSubstr("per_device_train_batch_size")));
   has("DPOConfig:\n  reference_free: true\n", "trl", "reference: none");

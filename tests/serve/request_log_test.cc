@@ -165,6 +165,17 @@ TEST_F(RequestLogTest, AFullFileTakesNoPartOfALine) {
   EXPECT_EQ(Lines("edits-2026-11-29.jsonl").size(), 1u);
 }
 
+TEST_F(RequestLogTest, AMarkThatIsNotWrittenCanBeMadeAgain) {
+  RequestLog kept = Make();
+  kept.Keep("a", question, answers);
+  Lines("chats-2026-11-29.jsonl");
+  std::filesystem::remove_all(folder.path() / "kept");
+  EXPECT_EQ(StatusOf([&] { kept.Mark("a", 0, AnswerMark::kUp, ""); }), 507);
+  MakeDirectories(folder.path() / "kept");
+  EXPECT_EQ(StatusOf([&] { kept.Mark("a", 0, AnswerMark::kUp, ""); }), 200);
+  EXPECT_EQ(StatusOf([&] { kept.Mark("a", 0, AnswerMark::kUp, ""); }), 409);
+}
+
 TEST_F(RequestLogTest, AFolderThatCannotBeIsRefused) {
   WriteTextFile(folder.path() / "kept", "a file");
   EXPECT_THROW(Make(), Error);

@@ -17,6 +17,7 @@
 #include "serve/http/http_client.h"
 #include "serve/serve_plan.h"
 #include "serve/tiny_model.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 namespace {
@@ -172,8 +173,12 @@ TEST_F(RunningServerTest, RefusesWhatNeedsNoModelFirst) {
     return std::string("nothing was thrown");
   };
   const ServeOptions options = options_;
+  const TemporaryFolder runs;
+  ServeOptions with_runs = options;
+  with_runs.runs = runs.path().string();
   const RunningServer other(
-      context_, options, "1", [](const std::string&) {}, ProgressFn());
+      context_, with_runs, "1", [](const std::string&) {}, ProgressFn());
+  EXPECT_THAT(error(with_runs), HasSubstr(with_runs.runs + " is used by another server"));
   ServeOptions changed = options;
   changed.port = other.port();
   EXPECT_THAT(error(changed), HasSubstr("is taken"));

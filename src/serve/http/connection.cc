@@ -23,15 +23,20 @@ constexpr std::chrono::milliseconds kLingerTime(2000);
 // What is told of an error that a part of the server has thrown. Its text may be of use to an
 // attacker, unless it is about the request.
 ApiError ApiErrorOf(const std::exception_ptr& thrown) {
+  std::string detail;
   try {
     std::rethrow_exception(thrown);
   } catch (const ApiError& error) {
     return error;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());
+    detail = error.what();
+  } catch (const std::exception& error) {
+    detail = error.what();
   } catch (...) {
   }
-  return ApiError(500, "the server has failed on this request; its log may say more");
+  return ApiError(500, "the server has failed on this request; its log may say more", "", "",
+                  detail);
 }
 
 HttpResponse ErrorAnswer(const HttpOptions& options, const HttpRequest& head,
@@ -198,7 +203,7 @@ void Connection::TakeRequest() {
   try {
     core_.handler(std::move(request), reply);
   } catch (...) {
-    reply->Send(ErrorAnswer(core_.options, head_, ApiErrorOf(std::current_exception())));
+    reply->Send(Refusal(ApiErrorOf(std::current_exception())));
   }
 }
 
@@ -300,7 +305,17 @@ void Connection::Refuse(const ApiError& error) {
   Disarm();
   reader_.DropBody();
   keeps_alive_ = keeps_alive_ && reader_.IsDone();
-  SendNow(ErrorAnswer(core_.options, head_, error));
+  SendNow(Refusal(error));
+}
+
+HttpResponse Connection::Refusal(const ApiError& error) {
+  if (core_.options.log) {
+    // The head of a request may be what is refused.
+    const std::string method = head_.method.empty() ? "request" : head_.method;
+    core_.options.log(fmt::format("{} {} refused {}{}{}", head_.id, method, error.status,
+                                  error.detail.empty() ? "" : ": error: ", error.detail));
+  }
+  return ErrorAnswer(core_.options, head_, error);
 }
 
 void Connection::SendNow(HttpResponse response) {
@@ -308,8 +323,8 @@ void Connection::SendNow(HttpResponse response) {
   std::optional<std::uint64_t> length;
   try {
     length = LengthOf(response);
-  } catch (const std::exception&) {
-    response = ErrorAnswer(core_.options, head_, ApiError(500, "what was to be sent is not there"));
+  } catch (const std::exception& error) {
+    response = Refusal(ApiError(500, "what was to be sent is not there", "", "", error.what()));
     length = LengthOf(response);
   }
   SendHead(response, length);

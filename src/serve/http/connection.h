@@ -102,6 +102,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Is waited for: request `request`, whose answer has not ended.
   bool Awaits(std::int64_t request) const;
   void Refuse(const ApiError& error);
+  // The answer to a request that the handler does not answer, which nobody else logs.
+  HttpResponse Refusal(const ApiError& error);
   void SendNow(HttpResponse response);
   void SendHead(const HttpResponse& response, std::optional<std::uint64_t> length);
   // Of the body; nothing for a status without one. Opens the file that the body may be.

@@ -86,7 +86,7 @@ void RequestReader::BeginBody(const HttpBody& body) {
   const auto length = parser_->content_length();
   if (length && *length > body.limit) throw TooLarge(body.limit);
   if (IsDone() || body.file.empty()) return;
-  file_ = OpenForWriting(body.file, OpenMode::kCreate);
+  file_ = OnDisk([&] { return OpenForWriting(body.file, OpenMode::kCreate); });
   request_.body_file = body.file;
 }
 
@@ -110,8 +110,9 @@ void RequestReader::TakeBody(std::string_view bytes) {
   body_bytes_ += bytes.size();
   if (body_bytes_ > body_limit_) throw TooLarge(body_limit_);
   if (file_ >= 0) {
-    internal::WriteAll(file_, request_.body_file, -1, std::as_bytes(std::span(bytes)));
-    return;
+    return OnDisk([&] {
+      internal::WriteAll(file_, request_.body_file, -1, std::as_bytes(std::span(bytes)));
+    });
   }
   if (*all_held_ + bytes.size() > limits_.bodies) {
     throw ApiError(503, "too many large requests at the same time; try again later");

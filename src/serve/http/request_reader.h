@@ -68,11 +68,11 @@ class RequestReader {
 
   // Reads on in the head of a request. False: it needs more bytes. Errors: ApiError 400, 431.
   bool ReadHead();
-  // Once the head is read. Errors: ApiError 413 for a body that is said to be too large; as
-  // OpenForWriting.
+  // Once the head is read. Errors: ApiError 413 for a body that is said to be too large, 507 for a
+  // file that cannot be made.
   void BeginBody(const HttpBody& body);
   // Reads on in the body. False: it needs more bytes. Errors: ApiError 400, 413; 503 where the
-  // bodies of all readers are too many; Runtime when the file cannot be written.
+  // bodies of all readers are too many, 507 where the file cannot be written.
   bool ReadBody();
 
   // The head alone, or all once the body is read. A file of a body that is not taken is removed.

@@ -72,11 +72,14 @@ void FileStore::Load() {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const fs::path& path = entry.path();
     const std::string name = path.filename().string();
-    if (name.starts_with(kUploadPrefix)) {
+    const std::string id = path.stem().string();
+    const bool is_nobodys =
+        path.extension() == ".jsonl" && IsId(id, kPrefix) && !Exists(RecordOf(id));
+    if (name.starts_with(kUploadPrefix) || is_nobodys) {
       RemoveFile(path);
       continue;
     }
-    if (path.extension() != ".json" || !IsId(path.stem().string(), kPrefix)) continue;
+    if (path.extension() != ".json" || !IsId(id, kPrefix)) continue;
     try {
       StoredFile file = ReadRecord(path);
       std::error_code failed;
@@ -110,21 +113,29 @@ StoredFile FileStore::Add(const fs::path& upload, std::string filename, std::str
                        {"purpose", file.purpose},
                        {"bytes", file.bytes},
                        {"created_at", file.created_at}};
-  WriteTextFile(RecordOf(file.id), FormatJson(record, 2) + "\n");
-  SyncFolder(folder_);
+  try {
+    WriteTextFile(RecordOf(file.id), FormatJson(record, 2) + "\n");
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(RecordOf(file.id), ignored);
+    fs::remove(PathOf(file), ignored);
+    throw;
+  }
   return files_.emplace(file.id, file).first->second;
 }
 
-StoredFile FileStore::Get(const std::string& id, const std::string& param) const {
+std::optional<StoredFile> FileStore::Find(const std::string& id) const {
   const std::lock_guard lock(mutex_);
   const auto found = files_.find(id);
-  if (found == files_.end()) {
-    throw ApiError(404,
-                   fmt::format("{}there is no file of this id; GET /v1/files lists them",
-                               param.empty() ? "" : param + ": "),
-                   param);
-  }
-  return found->second;
+  return found == files_.end() ? std::nullopt : std::optional(found->second);
+}
+
+StoredFile FileStore::Get(const std::string& id, const std::string& param) const {
+  if (std::optional<StoredFile> file = Find(id)) return *std::move(file);
+  throw ApiError(404,
+                 fmt::format("{}there is no file of this id; GET /v1/files lists them",
+                             param.empty() ? "" : param + ": "),
+                 param);
 }
 
 std::vector<StoredFile> FileStore::All() const {

@@ -41,7 +41,8 @@ std::string PlainFilename(std::string_view given);
 // May be used by several threads.
 class FileStore {
  public:
-  // Makes the folder, takes what it holds, and removes uploads that were cut off. Errors: Runtime.
+  // Makes the folder, takes what it holds, and removes uploads that were cut off, and bytes without
+  // a record. Nobody else may use the folder. Errors: Runtime.
   explicit FileStore(std::filesystem::path folder);
 
   // A name in the folder, for bytes that arrive; they are removed at the next start unless Add
@@ -50,6 +51,7 @@ class FileStore {
   // Takes a file of NewUpload. filename: of PlainFilename. Errors: Runtime.
   StoredFile Add(const std::filesystem::path& upload, std::string filename,
                  std::string_view purpose);
+  std::optional<StoredFile> Find(const std::string& id) const;
   // Errors: ApiError 404, with `param`, for an id that there is not.
   StoredFile Get(const std::string& id, const std::string& param = {}) const;
   // Newest first.

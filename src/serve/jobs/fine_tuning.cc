@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "base/file.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "io/json.h"
 #include "qlora/error.h"
@@ -24,6 +26,7 @@ constexpr std::string_view kModelPrefix = "ft:";
 // Names of files that are not there are wrong fields of the request.
 StoredFile NamedFile(const FileStore& files, const std::string& id, const char* field) {
   StoredFile file = files.Get(id, field);
+  if (!Exists(files.PathOf(file))) throw DiskError(files.PathOf(file).string() + " is gone");
   if (file.purpose == kTrainingPurpose) return file;
   throw ApiError(400,
                  fmt::format("{}: expected a file of purpose {}, found {}", field, kTrainingPurpose,
@@ -42,15 +45,12 @@ void CheckFile(const FileStore& files, const std::string& id, const char* field,
   }
 }
 
-// The models of a job, but for those that were deleted.
-std::vector<std::string> ModelsOf(const Job& job) {
-  std::vector<std::string> names;
-  const auto add = [&](const std::string& name) {
-    if (!job.IsDeleted(name)) names.push_back(name);
-  };
-  if (job.status == JobStatus::kSucceeded) add(job.model());
-  for (const JobCheckpoint& checkpoint : job.checkpoints) add(job.CheckpointModel(checkpoint));
-  return names;
+bool HasModel(const Job& job, const std::string& name) {
+  if (job.IsDeleted(name)) return false;
+  if (job.status == JobStatus::kSucceeded && job.model() == name) return true;
+  return std::ranges::any_of(job.checkpoints, [&](const JobCheckpoint& checkpoint) {
+    return job.CheckpointModel(checkpoint) == name;
+  });
 }
 
 }  // namespace
@@ -105,6 +105,7 @@ OrderedJson FineTuning::Create(const OrderedJson& body) {
   const JobRequest& request = job.request;
   const ServedModelPtr model = models_.Find(request.model);
   job.base = model->parent.empty() ? model->name : model->parent;
+  job.base_fingerprint = options_.base_fingerprint;
   if (model->adapter) job.adapter = model->folder;
   CheckFile(files_, request.training_file, "training_file", request.method);
   if (!request.validation_file.empty()) {
@@ -162,12 +163,13 @@ OrderedJson FineTuning::Checkpoints(const std::string& id, const PageQuery& quer
 }
 
 OrderedJson FineTuning::Cancel(const std::string& id) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   JobEntry& entry = jobs_.Get(id);
   const JobStatus status = entry.job.status;
   if (IsDone(status)) Refuse(entry.job, "cancelled");
   if (status == JobStatus::kQueued || status == JobStatus::kPaused) {
-    End(entry, JobStatus::kCancelled);
+    entry.job.status = JobStatus::kCancelling;  // nothing begins with it meanwhile
+    End(lock, entry, JobStatus::kCancelled);
   } else if (status != JobStatus::kCancelling) {
     SetStatus(entry, JobStatus::kCancelling, "The job is being cancelled");
   }
@@ -205,38 +207,105 @@ void FineTuning::RemoveModel(const std::string& name) {
                                kModelPrefix),
                    "model");
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   for (JobEntry* entry : jobs_.All()) {
     Job& job = entry->job;
-    if (std::ranges::count(ModelsOf(job), name) == 0) continue;
+    if (!HasModel(job, name)) continue;
     job.deleted_models.push_back(name);
     jobs_.Save(job);
-    try {
-      models_.Unload(name);
-    } catch (const ApiError&) {  // a model that could not be loaded
-    }
+    // Its room is for those that had none.
+    if (Unload(name)) ServeModels(lock, nullptr);
     return;
   }
   throw ApiError(404, fmt::format("the model '{}' does not exist", name), "model",
                  "model_not_found");
 }
 
-std::vector<std::string> FineTuning::LoadModels(const Job& job) {
-  const std::filesystem::path run = FilesOf(job).run;
-  std::vector<std::string> faults;
-  const auto load = [&](const std::string& name, const std::filesystem::path& folder) {
-    if (job.IsDeleted(name)) return;
-    try {
-      models_.Load(name, folder.string());
-    } catch (const std::exception& error) {  // ApiError, Error, a full memory
-      faults.push_back(fmt::format("the model {} is not served: {}", name, error.what()));
+bool FineTuning::Unload(const std::string& name) {
+  try {
+    models_.Unload(name);
+    return true;
+  } catch (const ApiError&) {
+    return false;
+  }
+}
+
+bool FineTuning::IsOfServedBase(const Job& job) const {
+  if (job.base_fingerprint.empty()) return job.base == models_.Find("")->name;
+  return job.base_fingerprint == options_.base_fingerprint;
+}
+
+std::vector<FineTuning::JobModel> FineTuning::ModelsOfJobs(const Job* ended) {
+  std::vector<JobModel> whole;
+  std::vector<JobModel> checkpoints;
+  std::vector<JobEntry*> entries = jobs_.All();
+  std::ranges::reverse(entries);
+  for (const JobEntry* entry : entries) {
+    const Job& job = ended != nullptr && ended->id == entry->job.id ? *ended : entry->job;
+    if (!IsDone(job.status) || !IsOfServedBase(job)) continue;
+    const std::filesystem::path run = FilesOf(job).run;
+    if (job.status == JobStatus::kSucceeded && !job.IsDeleted(job.model())) {
+      whole.push_back({job.id, job.model(), run, false});
     }
-  };
-  if (job.status == JobStatus::kSucceeded) load(job.model(), run);
-  for (const JobCheckpoint& checkpoint : job.checkpoints) {
-    load(job.CheckpointModel(checkpoint), CheckpointDir(run, checkpoint.step));
+    for (auto at = job.checkpoints.rbegin(); at != job.checkpoints.rend(); ++at) {
+      const std::string name = job.CheckpointModel(*at);
+      if (job.IsDeleted(name)) continue;
+      checkpoints.push_back({job.id, name, CheckpointDir(run, at->step), true});
+    }
+  }
+  whole.insert(whole.end(), checkpoints.begin(), checkpoints.end());
+  return whole;
+}
+
+std::vector<FineTuning::ModelFault> FineTuning::ServeModels(std::unique_lock<std::mutex>& lock,
+                                                            const Job* ended) {
+  std::vector<ModelFault> faults;
+  if (stops_at_) return faults;
+  const std::vector<JobModel> all = ModelsOfJobs(ended);
+  lock.unlock();
+  {
+    const std::lock_guard loading(loading_);
+    const auto is_served = [&](const std::string& name) {
+      return std::ranges::any_of(models_.All(),
+                                 [&](const ServedModelPtr& model) { return model->name == name; });
+    };
+    bool is_full[] = {false, false};  // for whole runs, and for checkpoints
+    for (const JobModel& model : all) {
+      if (is_served(model.name)) continue;
+      std::string fault = "there is no room for it; delete models of jobs, or give more memory";
+      try {
+        if (!is_full[model.is_checkpoint]) {
+          LoadModel(model, all);
+          continue;
+        }
+      } catch (const ApiError& error) {
+        fault = error.message;
+        is_full[model.is_checkpoint] = error.code == kNoRoom;
+      } catch (const std::exception& error) {
+        fault = error.what();
+      }
+      faults.push_back(
+          {model.job_id, fmt::format("the model {} is not served: {}", model.name, fault)});
+    }
+  }
+  lock.lock();
+  for (const JobModel& model : all) {
+    // While it was loaded.
+    if (jobs_.Get(model.job_id).job.IsDeleted(model.name)) Unload(model.name);
   }
   return faults;
+}
+
+void FineTuning::LoadModel(const JobModel& model, const std::vector<JobModel>& all) {
+  for (auto spare = all.rbegin();; ++spare) {
+    try {
+      return models_.Load(model.name, model.folder.string());
+    } catch (const ApiError& error) {
+      if (error.code != kNoRoom || model.is_checkpoint) throw;
+      while (spare != all.rend() && !(spare->is_checkpoint && Unload(spare->name))) ++spare;
+      if (spare == all.rend()) throw;
+    }
+  }
 }
 
 }  // namespace qlora

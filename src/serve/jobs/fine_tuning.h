@@ -41,6 +41,7 @@ namespace qlora {
 struct FineTuningOptions {
   std::filesystem::path folder;
   ModelOptions base = {};  // as the server holds it: LoadedModel::BaseOptions
+  std::string base_fingerprint = {};
   std::int64_t threads = 0;
   std::int64_t file_bytes = 100'000'000;  // of an uploaded file, at most
   // Bytes that the memory plan of the server leaves to a job; null: what is free.
@@ -52,8 +53,9 @@ struct FineTuningOptions {
 // job does not allow in its state, and as of FileStore.
 class FineTuning {
  public:
-  // Takes what the folder holds: models of finished jobs are loaded, jobs that ran go on. log: a
-  // line for people, from any thread.
+  // Takes what the folder holds, which nobody else may use: models of finished jobs are loaded,
+  // jobs that ran go on. What was made for another base waits for a server with that. log: a line
+  // for people, from any thread.
   FineTuning(FineTuningOptions options, ServedModels& models, Trainer trainer,
              std::function<void(const std::string& line)> log);
   // As BeginStop, and waits for the end of the job.
@@ -95,6 +97,18 @@ class FineTuning {
     std::int64_t total = 0;
   };
 
+  // A model that a job has made.
+  struct JobModel {
+    std::string job_id;
+    std::string name;
+    std::filesystem::path folder;
+    bool is_checkpoint;
+  };
+  struct ModelFault {
+    std::string job_id;
+    std::string text;
+  };
+
   // From here on, the lock is held unless said otherwise.
   void TakeUp();  // jobs of a server that has ended
   void Work();    // the thread, without the lock
@@ -106,20 +120,39 @@ class FineTuning {
   void AddMetrics(JobEntry& entry, Watched& watched, const Json& line);
   void FindCheckpoints(JobEntry& entry);
   StopRequest StopOf(const Job& job) const;
+  // What is wrong with a job before its process begins: a file that is gone.
+  std::optional<JobError> MissingFile(const Job& job) const;
   void Finish(std::unique_lock<std::mutex>& lock, JobEntry& entry, const TrainingEnd& end);
   void Succeed(std::unique_lock<std::mutex>& lock, JobEntry& entry);
-  void Fail(JobEntry& entry, const JobError& error);
-  void FailInside(JobEntry& entry, const std::string& reason);
-  void End(JobEntry& entry, JobStatus status);
+  void Fail(std::unique_lock<std::mutex>& lock, JobEntry& entry, const JobError& error);
+  void FailInside(std::unique_lock<std::mutex>& lock, JobEntry& entry, const std::string& reason);
+  // Serves what the job has made, then says that the job has ended.
+  void End(std::unique_lock<std::mutex>& lock, JobEntry& entry, JobStatus status);
+  void SetEnd(JobEntry& entry, JobStatus status);
   void SetStatus(JobEntry& entry, JobStatus status, std::string_view message);
-  // Loads the models of a job that is done, without the lock. Returns what cannot be loaded.
-  std::vector<std::string> LoadModels(const Job& job);
+  // Records that a full disk may refuse, without harm to the job. False, with a line in the log,
+  // for work that throws.
+  bool Try(const Job& job, const std::function<void()>& work) const;
+  void Say(JobEntry& entry, std::string_view level, std::string_view message);
+
+  bool IsOfServedBase(const Job& job) const;
+  // Of all jobs that are done, but for what was deleted: whole runs before checkpoints, the newest
+  // first. ended: a job as it will be; or null.
+  std::vector<JobModel> ModelsOfJobs(const Job* ended);
+  // Loads of these what is not served yet, and has room. Does not hold the lock meanwhile, and
+  // nothing may be loaded when the server ends.
+  std::vector<ModelFault> ServeModels(std::unique_lock<std::mutex>& lock, const Job* ended);
+  // Without the lock. For a whole run, checkpoints make room, the oldest first. Errors: ApiError.
+  void LoadModel(const JobModel& model, const std::vector<JobModel>& all);
+  // False for a model that is not served. With or without the lock.
+  bool Unload(const std::string& name);
 
   const FineTuningOptions options_;
   ServedModels& models_;
   const Trainer trainer_;
   const std::function<void(const std::string&)> log_;
   FileStore files_;
+  std::mutex loading_;  // one at a time in ServeModels; is taken before the next
   std::mutex mutex_;
   std::condition_variable changed_;
   JobStore jobs_;

@@ -78,6 +78,16 @@ Json ToRecord(const JobRequest& request) {
           {"metadata", request.metadata}};
 }
 
+// What a person has changed in a file may be any number.
+std::int64_t ReadCount(const Json& record, const char* key, std::int64_t least,
+                       const std::string& where) {
+  const auto count = JsonGet<std::int64_t>(record, key, where);
+  if (count < least) {
+    ThrowInvalidInput("{}: {}: expected at least {}, found {}", where, key, least, count);
+  }
+  return count;
+}
+
 JobRequest ReadRequest(const Json& record, const std::string& where) {
   JobRequest request;
   request.model = JsonGet<std::string>(record, "model", where);
@@ -86,12 +96,12 @@ JobRequest ReadRequest(const Json& record, const std::string& where) {
   request.method = JsonGet<std::string>(record, "method", where) == "dpo"
                        ? TrainingMethod::kDpo
                        : TrainingMethod::kSupervised;
-  request.n_epochs = JsonGet<std::int64_t>(record, "n_epochs", where);
-  request.batch_size = JsonGet<std::int64_t>(record, "batch_size", where);
+  request.n_epochs = ReadCount(record, "n_epochs", 1, where);
+  request.batch_size = ReadCount(record, "batch_size", 1, where);
   request.learning_rate_multiplier = JsonGet<double>(record, "learning_rate_multiplier", where);
   request.beta = JsonGet<double>(record, "beta", where);
   request.suffix = JsonGet<std::string>(record, "suffix", where);
-  request.seed = JsonGet<std::int64_t>(record, "seed", where);
+  request.seed = ReadCount(record, "seed", 0, where);
   const Json* metadata = FindJson(record, "metadata", where);
   if (metadata == nullptr || !metadata->is_object()) return request;
   for (const auto& [key, value] : metadata->items()) {
@@ -106,7 +116,7 @@ std::vector<JobCheckpoint> ReadCheckpoints(const Json& record, const std::string
   if (list == nullptr || !list->is_array()) return checkpoints;
   for (const Json& one : *list) {
     JobCheckpoint& checkpoint = checkpoints.emplace_back();
-    checkpoint.step = JsonGet<std::int64_t>(one, "step", where);
+    checkpoint.step = ReadCount(one, "step", 0, where);
     checkpoint.created_at = JsonGet<std::int64_t>(one, "created_at", where);
     if (FindJson(one, "train_loss", where) != nullptr) {
       checkpoint.train_loss = JsonGet<double>(one, "train_loss", where);
@@ -199,6 +209,7 @@ Json ToRecord(const Job& job) {
                  {"created_at", job.created_at},
                  {"request", ToRecord(job.request)},
                  {"base", job.base},
+                 {"base_fingerprint", job.base_fingerprint},
                  {"adapter", job.adapter},
                  {"status", RecordName(job.status)},
                  {"result_file", job.result_file},
@@ -222,12 +233,13 @@ Json ToRecord(const Job& job) {
 Job ReadRecord(const Json& record, const std::string& id, const std::string& where) {
   Job job;
   job.id = id;
-  job.number = JsonGet<std::int64_t>(record, "number", where);
+  job.number = ReadCount(record, "number", 0, where);
   job.created_at = JsonGet<std::int64_t>(record, "created_at", where);
   const Json* request = FindJson(record, "request", where);
   if (request == nullptr) ThrowInvalidInput("{}: request is missing", where);
   job.request = ReadRequest(*request, where);
   job.base = JsonGet<std::string>(record, "base", where);
+  job.base_fingerprint = JsonGetOr<std::string>(record, "base_fingerprint", "", where);
   job.adapter = JsonGet<std::string>(record, "adapter", where);
   job.status = StatusOf(JsonGet<std::string>(record, "status", where), where);
   job.result_file = JsonGet<std::string>(record, "result_file", where);

@@ -70,7 +70,8 @@ struct Job {
   std::int64_t number = 0;  // jobs are made, and begin, in this order
   std::int64_t created_at = 0;
   JobRequest request = {};
-  std::string base = {};     // the name of the base, of which request.model may be an adapter
+  std::string base = {};  // the name of the base, of which request.model may be an adapter
+  std::string base_fingerprint = {};  // of its weights; "": not known
   std::string adapter = {};  // the folder of the adapter that the training continues; "": none
   JobStatus status = JobStatus::kQueued;
   std::optional<std::int64_t> finished_at = {};

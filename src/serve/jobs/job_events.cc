@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
 #include "serve/jobs/new_id.h"
@@ -31,6 +29,13 @@ OrderedJson ParseEvent(std::string_view line) {
   OrderedJson event;
   if (TryParseJson(line, event) || !event.is_object()) return nullptr;
   return event;
+}
+
+OrderedJson DamagedEvent() {
+  return {{"level", "warn"},
+          {"message", "the line of this event is damaged"},
+          {"type", "message"},
+          {"created_at", 0}};
 }
 
 std::int64_t StepOf(const OrderedJson& event) {
@@ -69,11 +74,7 @@ void JobEvents::AddMetrics(std::string_view message, const OrderedJson& data) {
 
 void JobEvents::Add(OrderedJson event) {
   event["created_at"] = SecondsNow();
-  const Stream file = OpenStream(path_, OpenMode::kAppend);
-  const std::string line = FormatJson(event) + "\n";
-  if (std::fputs(line.c_str(), file.get()) < 0 || std::fflush(file.get()) != 0) {
-    ThrowRuntime("cannot write {}", path_.string());
-  }
+  AppendWhole(path_, FormatJson(event) + "\n");
   ++size_;
 }
 
@@ -88,7 +89,8 @@ OrderedJson JobEvents::Page(const PageQuery& query) const {
        .item =
            [&](std::int64_t i) {
              OrderedJson event = {{"id", IdOf(number(i))}, {"object", "fine_tuning.job.event"}};
-             event.update(ParseEvent(lines[number(i)]));
+             const OrderedJson kept = ParseEvent(lines[number(i)]);
+             event.update(kept.is_object() ? kept : DamagedEvent());
              return event;
            }},
       query);

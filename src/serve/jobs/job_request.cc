@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <string>
 
+#include "base/text.h"
 #include "io/json.h"
 #include "qlora/train_options.h"
 #include "serve/api_error.h"
@@ -42,15 +44,25 @@ double PositiveOr(const RequestFields& fields, std::string_view name, double mos
   return value;
 }
 
+// A setting that nobody reads would be a training that nobody asked for.
+void RefuseOthers(const RequestFields& fields, std::string_view known) {
+  for (const auto& [name, value] : fields.json().items()) {
+    if (value.is_null() || HasWord(known, name)) continue;
+    fields.Refuse(FirstBytes(name, 100),
+                  fmt::format("is not read here; there is {}", fmt::join(Words(known, ' '), ", ")));
+  }
+}
+
 // What is absent stays.
 void ReadHyperparameters(const RequestFields& fields, JobRequest& request) {
+  const bool is_dpo = request.method == TrainingMethod::kDpo;
+  RefuseOthers(fields, is_dpo ? "n_epochs batch_size learning_rate_multiplier beta"
+                              : "n_epochs batch_size learning_rate_multiplier");
   request.n_epochs = CountOr(fields, "n_epochs", kMostEpochs, request.n_epochs);
   request.batch_size = CountOr(fields, "batch_size", kMostBatch, request.batch_size);
   request.learning_rate_multiplier = PositiveOr(fields, "learning_rate_multiplier", kMostMultiplier,
                                                 request.learning_rate_multiplier);
-  if (request.method == TrainingMethod::kDpo) {
-    request.beta = PositiveOr(fields, "beta", kMostBeta, request.beta);
-  }
+  if (is_dpo) request.beta = PositiveOr(fields, "beta", kMostBeta, request.beta);
 }
 
 // {"type": "dpo", "dpo": {"hyperparameters": {...}}}. Before 2025, hyperparameters stood at the
@@ -66,7 +78,9 @@ void ReadMethod(const RequestFields& body, JobRequest& request) {
   }
   request.method = type == "dpo" ? TrainingMethod::kDpo : TrainingMethod::kSupervised;
   if (request.method == TrainingMethod::kDpo) request.beta = kUsualBeta;
+  if (method) RefuseOthers(*method, "type " + type);
   const auto settings = method ? method->Object(type) : std::nullopt;
+  if (settings) RefuseOthers(*settings, "hyperparameters");
   const auto inner = settings ? settings->Object("hyperparameters") : std::nullopt;
   const auto outer = body.Object("hyperparameters");
   if (outer) ReadHyperparameters(*outer, request);
@@ -103,6 +117,8 @@ JobRequest ReadJobRequest(const OrderedJson& json) {
   request.n_epochs = std::llround(usual.num_train_epochs);
   request.batch_size = usual.per_device_train_batch_size * usual.gradient_accumulation_steps;
   request.model = body.NeedText("model");
+  // Elsewhere it means the base.
+  if (request.model.empty()) body.Refuse("model", "expected the name of a model");
   request.training_file = body.NeedText("training_file");
   request.validation_file = body.Text("validation_file").value_or("");
   ReadMethod(body, request);

@@ -42,9 +42,16 @@ std::string ErrorIn(const std::string& output) {
   return error != result.end() && error->is_string() ? error->get<std::string>() : "";
 }
 
+// The process was ended by SIGKILL, which nobody here sent.
+constexpr const char* kKilledMessage =
+    "the system ended the training (SIGKILL), most likely for want of memory: free some, or lower "
+    "--max_memory; the checkpoints of the job, where it has some, are served";
+
 std::string CodeOf(int exit_code) {
   if (exit_code == static_cast<int>(ErrorCode::kInvalidInput)) return "invalid_training_file";
-  if (exit_code == static_cast<int>(ErrorCode::kOutOfMemory)) return "insufficient_memory";
+  const bool is_memory =
+      exit_code == static_cast<int>(ErrorCode::kOutOfMemory) || exit_code == kKilledExit;
+  if (is_memory) return "insufficient_memory";
   return "training_failed";
 }
 
@@ -56,6 +63,7 @@ bool IsFinished(const fs::path& run) {
 }  // namespace
 
 void FineTuning::TakeUp() {
+  std::unique_lock lock(mutex_);
   for (JobEntry* entry : jobs_.All()) {
     const JobStatus status = entry->job.status;
     if (status == JobStatus::kRunning) {
@@ -63,12 +71,15 @@ void FineTuning::TakeUp() {
     } else if (status == JobStatus::kPausing) {
       SetStatus(*entry, JobStatus::kPaused, "The job is paused");
     } else if (status == JobStatus::kCancelling) {
-      End(*entry, JobStatus::kCancelled);
+      SetEnd(*entry, JobStatus::kCancelled);
     }
     FindCheckpoints(*entry);
-    if (!IsDone(entry->job.status)) continue;
-    for (const std::string& fault : LoadModels(entry->job)) log_(fault);
+    if (IsOfServedBase(entry->job)) continue;
+    log_(fmt::format("{}: was made for {}, whose weights are not those that are served ({}): {}",
+                     entry->job.id, entry->job.base, models_.Find("")->name,
+                     IsDone(entry->job.status) ? "its models are left out" : "the job waits"));
   }
+  for (const ModelFault& fault : ServeModels(lock, nullptr)) log_(fault.text);
 }
 
 void FineTuning::Work() {
@@ -83,25 +94,37 @@ void FineTuning::Work() {
       Train(lock, *next);
     } catch (const std::exception& error) {
       if (!lock.owns_lock()) lock.lock();
-      FailInside(*next, error.what());
+      FailInside(lock, *next, error.what());
     }
   }
 }
 
 // A full disk may keep the state from being written; the next job begins all the same.
-void FineTuning::FailInside(JobEntry& entry, const std::string& reason) {
+void FineTuning::FailInside(std::unique_lock<std::mutex>& lock, JobEntry& entry,
+                            const std::string& reason) {
   log_(fmt::format("{}: {}", entry.job.id, reason));
+  // What it is on disk, the next server finds out.
+  if (IsDone(entry.job.status)) return;
   entry.job.status = JobStatus::kFailed;
+  Try(entry.job, [&] {
+    Fail(lock, entry,
+         {.code = "server_error", .message = "a fault within the server; see its log"});
+  });
+}
+
+bool FineTuning::Try(const Job& job, const std::function<void()>& work) const {
   try {
-    Fail(entry, {.code = "server_error", .message = "a fault within the server; see its log"});
+    work();
+    return true;
   } catch (const std::exception& error) {
-    log_(fmt::format("{}: {}", entry.job.id, error.what()));
+    log_(fmt::format("{}: {}", job.id, error.what()));
+    return false;
   }
 }
 
 JobEntry* FineTuning::NextQueued() {
   for (JobEntry* entry : jobs_.All()) {
-    if (entry->job.status == JobStatus::kQueued) return entry;
+    if (entry->job.status == JobStatus::kQueued && IsOfServedBase(entry->job)) return entry;
   }
   return nullptr;
 }
@@ -111,21 +134,33 @@ void FineTuning::Train(std::unique_lock<std::mutex>& lock, JobEntry& entry) {
   const fs::path run = FilesOf(job).run;
   SetStatus(entry, JobStatus::kRunning, "Fine-tuning job started");
   if (IsFinished(run)) return Succeed(lock, entry);
+  if (const std::optional<JobError> missing = MissingFile(job)) return Fail(lock, entry, *missing);
   const TrainingTask task = MakeTask(job);
   Watched watched{.log = LogFollower(LogOf(run, kStepLog))};
   lock.unlock();
   const TrainingEnd end = trainer_(task, [&] {
     const std::lock_guard watching(mutex_);
-    try {
-      Follow(entry, watched);
-    } catch (const std::exception& error) {  // a full disk: the run itself goes on
-      log_(fmt::format("{}: {}", job.id, error.what()));
-    }
+    Try(job, [&] { Follow(entry, watched); });
     return StopOf(job);
   });
   lock.lock();
-  Follow(entry, watched);
+  Try(job, [&] { Follow(entry, watched); });
   Finish(lock, entry, end);
+}
+
+std::optional<JobError> FineTuning::MissingFile(const Job& job) const {
+  const std::pair<const char*, std::string> named[] = {
+      {"training_file", job.request.training_file},
+      {"validation_file", job.request.validation_file}};
+  for (const auto& [field, id] : named) {
+    if (id.empty() || files_.Find(id)) continue;
+    return JobError{.code = "invalid_training_file",
+                    .message = fmt::format("{} {} is no longer there; upload the file again, and "
+                                           "create a new job",
+                                           field, id),
+                    .param = field};
+  }
+  return std::nullopt;
 }
 
 TrainingFiles FineTuning::FilesOf(const Job& job) const {
@@ -225,7 +260,7 @@ StopRequest FineTuning::StopOf(const Job& job) const {
 void FineTuning::Finish(std::unique_lock<std::mutex>& lock, JobEntry& entry,
                         const TrainingEnd& end) {
   Job& job = entry.job;
-  if (job.status == JobStatus::kCancelling) return End(entry, JobStatus::kCancelled);
+  if (job.status == JobStatus::kCancelling) return End(lock, entry, JobStatus::kCancelled);
   if (end.exit_code == 0) return Succeed(lock, entry);
   if (IsStopped(end.exit_code) && job.status == JobStatus::kPausing) {
     return SetStatus(entry, JobStatus::kPaused, "The job is paused");
@@ -233,45 +268,54 @@ void FineTuning::Finish(std::unique_lock<std::mutex>& lock, JobEntry& entry,
   // On disk it runs on: the next server takes it up.
   if (IsStopped(end.exit_code) && stops_at_) return;
   const auto name_of = [&](const std::string& id) {
-    return id.empty() ? std::string() : files_.Get(id).filename;
+    const std::optional<StoredFile> file = files_.Find(id);
+    return file ? file->filename : id;
   };
   std::string message =
       ClientMessage(ErrorIn(end.output), FilesOf(job), name_of(job.request.training_file),
                     name_of(job.request.validation_file));
+  if (message.empty() && end.exit_code == kKilledExit) message = kKilledMessage;
   if (message.empty()) {
     message = fmt::format(
         "the training ended with exit code {}; the log of the job, {}.log, says "
         "more",
         end.exit_code, job.id);
   }
-  Fail(entry, {.code = CodeOf(end.exit_code), .message = std::move(message)});
+  Fail(lock, entry, {.code = CodeOf(end.exit_code), .message = std::move(message)});
 }
 
 void FineTuning::Succeed(std::unique_lock<std::mutex>& lock, JobEntry& entry) {
   Job& job = entry.job;
   const fs::path run = FilesOf(job).run;
-  FindCheckpoints(entry);
-  job.trained_tokens = TrainedTokens(run);
-  const fs::path csv = files_.NewUpload();
-  WriteResultFile(run, csv);
-  job.result_file = files_.Add(csv, "step_metrics.csv", kResultPurpose).id;
-  Job done = job;
-  done.status = JobStatus::kSucceeded;
-  lock.unlock();
-  const std::vector<std::string> faults = LoadModels(done);
-  lock.lock();
-  for (const std::string& fault : faults) entry.events.Say("warn", fault);
-  entry.events.Say("info", "New fine-tuned model created: " + job.model());
-  End(entry, JobStatus::kSucceeded);
+  bool is_whole = Try(job, [&] { FindCheckpoints(entry); });
+  is_whole = Try(job, [&] { job.trained_tokens = TrainedTokens(run); }) && is_whole;
+  const auto add_result = [&] {
+    const fs::path csv = files_.NewUpload();
+    WriteResultFile(run, csv);
+    job.result_file = files_.Add(csv, "step_metrics.csv", kResultPurpose).id;
+  };
+  is_whole = Try(job, add_result) && is_whole;
+  if (!is_whole) Say(entry, "warn", "The record of the job is not whole: see the server's log");
+  Say(entry, "info", "New fine-tuned model created: " + job.model());
+  End(lock, entry, JobStatus::kSucceeded);
 }
 
-void FineTuning::Fail(JobEntry& entry, const JobError& error) {
+void FineTuning::Fail(std::unique_lock<std::mutex>& lock, JobEntry& entry, const JobError& error) {
   entry.job.error = error;
-  entry.events.Say("error", error.message);
-  End(entry, JobStatus::kFailed);
+  Say(entry, "error", error.message);
+  End(lock, entry, JobStatus::kFailed);
 }
 
-void FineTuning::End(JobEntry& entry, JobStatus status) {
+void FineTuning::End(std::unique_lock<std::mutex>& lock, JobEntry& entry, JobStatus status) {
+  Job ended = entry.job;
+  ended.status = status;
+  for (const ModelFault& fault : ServeModels(lock, &ended)) {
+    if (fault.job_id == ended.id) Say(entry, "warn", fault.text);
+  }
+  SetEnd(entry, status);
+}
+
+void FineTuning::SetEnd(JobEntry& entry, JobStatus status) {
   entry.job.finished_at = SecondsNow();
   SetStatus(entry, status,
             fmt::format("The job has {}",
@@ -281,7 +325,11 @@ void FineTuning::End(JobEntry& entry, JobStatus status) {
 void FineTuning::SetStatus(JobEntry& entry, JobStatus status, std::string_view message) {
   entry.job.status = status;
   jobs_.Save(entry.job);
-  entry.events.Say("info", message);
+  Say(entry, "info", message);
+}
+
+void FineTuning::Say(JobEntry& entry, std::string_view level, std::string_view message) {
+  Try(entry.job, [&] { entry.events.Say(level, message); });
 }
 
 }  // namespace qlora

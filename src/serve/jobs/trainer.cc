@@ -87,6 +87,8 @@ pid_t Launch(const fs::path& program, const TrainingTask& task) {
 TrainingEnd RunProcess(const fs::path& program, const TrainingTask& task,
                        const std::function<StopRequest()>& watch) {
   constexpr std::chrono::milliseconds kPause(50);
+  // Where whoever started the server ignores it, the system keeps no exit code.
+  std::signal(SIGCHLD, SIG_DFL);
   const pid_t child = Launch(program, task);
   StopRequest asked = StopRequest::kNone;
   int status = 0;
@@ -94,6 +96,7 @@ TrainingEnd RunProcess(const fs::path& program, const TrainingTask& task,
     std::this_thread::sleep_for(kPause);
     ended = waitpid(child, &status, WNOHANG);
     if (ended < 0 && errno == EINTR) ended = 0;
+    if (ended < 0) ThrowRuntime("the end of the training is not known: {}", std::strerror(errno));
     const StopRequest stop = watch();
     if (ended == 0 && stop != asked && stop != StopRequest::kNone) {
       kill(child, stop == StopRequest::kNow ? SIGKILL : SIGTERM);

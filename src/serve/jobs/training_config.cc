@@ -1,9 +1,10 @@
 #include "serve/jobs/training_config.h"
 
-#include <algorithm>
+#include <variant>
 
 #include "base/text.h"
 #include "io/json.h"
+#include "qlora/options.h"
 #include "qlora/train_options.h"
 
 namespace qlora {
@@ -15,17 +16,25 @@ constexpr std::int64_t kMostSaves = 10;
 constexpr std::int64_t kKeptSaves = 3;
 constexpr std::int64_t kLoggingSteps = 100;
 
+// Every option of a group that is not empty.
+template <typename Fields>
+void AddOptions(Fields fields, OrderedJson& config) {
+  OptionTable table;
+  fields.Declare(table);
+  for (const Option& option : table.options()) {
+    if (option.ToString().empty()) continue;
+    std::visit([&](const auto* value) { config[option.name] = *value; }, option.value);
+  }
+}
+
 void AddBase(const ModelOptions& base, OrderedJson& config) {
   config["model_name_or_path"] = base.model_name_or_path;
   config["compute_dtype"] = base.compute_dtype;
   config["device"] = base.device;
-  if (!base.chat.chat_template.empty()) config["chat_template"] = base.chat.chat_template;
+  AddOptions(base.chat, config);
   if (base.load_in_4bit == "auto") return;
   config["load_in_4bit"] = base.load_in_4bit;
-  if (base.load_in_4bit != "true") return;
-  config["bnb_4bit_quant_type"] = base.quantization.bnb_4bit_quant_type;
-  config["bnb_4bit_use_double_quant"] = base.quantization.bnb_4bit_use_double_quant;
-  config["bnb_4bit_blocksize"] = base.quantization.bnb_4bit_blocksize;
+  if (base.load_in_4bit == "true") AddOptions(base.quantization, config);
 }
 
 void AddSchedule(const JobRequest& request, bool evaluates, OrderedJson& config) {

@@ -40,6 +40,10 @@ std::string PurposeOf(const MultipartForm& form) {
         fmt::format("purpose: expected {}, which is what files are for here", kTrainingPurpose),
         "purpose");
   }
+  for (const auto& [name, value] : form.fields) {
+    if (!name.starts_with("expires_after")) continue;
+    throw ApiError(400, name + ": files stay until they are deleted; leave it out", name);
+  }
   return purpose->second;
 }
 
@@ -48,11 +52,9 @@ OrderedJson Upload(const HttpRequest& request, FineTuning& jobs) {
   if (request.body_file.empty()) throw ApiError(400, "file: missing", "file");
   const Temporary body(request.body_file);
   const auto type = request.headers.find("content-type");
-  if (type == request.headers.end() || !type->second.starts_with("multipart/form-data")) {
-    throw ApiError(415, "expected a form, multipart/form-data, with the fields purpose and file");
-  }
   const Temporary content(files.NewUpload());
-  const MultipartForm form = ReadMultipartFile(body.path(), type->second, "file", content.path());
+  const MultipartForm form = ReadMultipartFile(
+      body.path(), type == request.headers.end() ? "" : type->second, "file", content.path());
   if (!form.file_name) throw ApiError(400, "file: missing", "file");
   if (form.file_bytes > jobs.file_limit()) {
     throw ApiError(413,
@@ -92,7 +94,7 @@ OrderedJson List(const HttpRequest& request, const FileStore& files) {
 void AddFileRoutes(RouteTable& table, Server& server) {
   const auto jobs = [&server]() -> FineTuning& { return JobsOf(server); };
   table.Add("POST", "/v1/files", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, Upload(request, jobs()));
+    SendJson(*reply, OnDisk([&] { return Upload(request, jobs()); }));
   });
   table.Add("GET", "/v1/files", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     SendJson(*reply, List(request, jobs().files()));
@@ -108,7 +110,7 @@ void AddFileRoutes(RouteTable& table, Server& server) {
       });
   table.Add("DELETE", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     const std::string& id = request.values.at("id");
-    jobs().RemoveFile(id);
+    OnDisk([&] { jobs().RemoveFile(id); });
     SendJson(*reply, {{"id", id}, {"object", "file"}, {"deleted", true}});
   });
 }

@@ -53,7 +53,7 @@ FineTuning& JobsOf(Server& server) {
 void AddJobRoutes(RouteTable& table, Server& server) {
   const std::string jobs = "/v1/fine_tuning/jobs";
   table.Add("POST", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, JobsOf(server).Create(ParseBody(request)));
+    SendJson(*reply, OnDisk([&] { return JobsOf(server).Create(ParseBody(request)); }));
   });
   table.Add("GET", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
     SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request)));
@@ -61,7 +61,8 @@ void AddJobRoutes(RouteTable& table, Server& server) {
   const auto add = [&](const char* method, const char* action, Answer answer) {
     table.Add(method, jobs + "/{id}" + action,
               [&server, answer](const HttpRequest& request, const HttpReplyPtr& reply) {
-                SendJson(*reply, answer(JobsOf(server), request.values.at("id"), request));
+                const std::string& id = request.values.at("id");
+                SendJson(*reply, OnDisk([&] { return answer(JobsOf(server), id, request); }));
               });
   };
   add("GET", "", Get);
@@ -73,7 +74,7 @@ void AddJobRoutes(RouteTable& table, Server& server) {
   table.Add("DELETE", "/v1/models/{id}",
             [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
               const std::string& id = request.values.at("id");
-              JobsOf(server).RemoveModel(id);
+              OnDisk([&] { JobsOf(server).RemoveModel(id); });
               SendJson(*reply, {{"id", id}, {"object", "model"}, {"deleted", true}});
             });
 }

@@ -213,6 +213,9 @@ ApiError CaughtError(const Server& server, const HttpRequest& request) {
   try {
     throw;
   } catch (const ApiError& error) {
+    if (!error.detail.empty()) {
+      server.log(fmt::format("{} {}: error: {}", request.id, request.path, error.detail));
+    }
     return error;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -113,6 +114,36 @@ TEST_F(HttpServerTest, ABodyGoesToItsFile) {
   EXPECT_EQ(endless.Read().status, 413);
   WaitFor([&] { return !std::filesystem::exists(scratch / "4"); });
   EXPECT_EQ(scratch.files(), 1u);
+}
+
+// Each has a line in the log, and no client learns the path.
+TEST_F(HttpServerTest, WhatIsRefusedIsLogged) {
+  HttpOptions options = OnAnyPort();
+  options.body_of = [&](const HttpRequest&) {
+    return HttpBody{.limit = 100, .file = scratch / "gone" / "body"};
+  };
+  std::mutex mutex;
+  std::string log;
+  options.log = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    log += line + "\n";
+  };
+  const HttpServer server(options, handler());
+  const auto answer = [&](std::size_t bytes) {
+    TestClient client(server.port());
+    client.Ask("POST", "/", "", std::string(bytes, 'x'));
+    return client.Read();
+  };
+  EXPECT_EQ(answer(101).status, 413);
+  const HttpAnswer broken = answer(100);
+  EXPECT_EQ(broken.status, 507);
+  EXPECT_EQ(broken.body.find("gone/body"), std::string::npos) << broken.body;
+  const std::lock_guard lock(mutex);
+  EXPECT_NE(log.find(" POST refused 413\n"), std::string::npos) << log;
+  EXPECT_NE(log.find(broken.Header("X-Request-Id") + " POST refused 507: error: "),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("gone/body"), std::string::npos) << log;
 }
 
 TEST_F(HttpServerTest, AHeadThatIsTooLongIsRefused) {

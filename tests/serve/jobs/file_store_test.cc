@@ -88,7 +88,7 @@ TEST_F(FileStoreTest, NamesLoseTheirFolders) {
 
 TEST_F(FileStoreTest, LeavesOutWhatIsDamagedAndRemovesWhatWasCutOff) {
   std::string changed, odd, good;
-  fs::path upload;
+  fs::path upload, nobodys;
   {
     FileStore store(folder_.path());
     changed = Add(store, "as it was").id;
@@ -96,6 +96,8 @@ TEST_F(FileStoreTest, LeavesOutWhatIsDamagedAndRemovesWhatWasCutOff) {
     good = Add(store, "y").id;
     upload = store.NewUpload();
     WriteTextFile(upload, "half of");
+    nobodys = store.PathOf({.id = NewId("file-")});
+    WriteTextFile(nobodys, "without a record");
     std::ofstream(store.PathOf({.id = changed}), std::ios::app) << "more";
   }
   WriteTextFile(folder_.path() / (odd + ".json"), "{\"number\": -1");
@@ -105,6 +107,8 @@ TEST_F(FileStoreTest, LeavesOutWhatIsDamagedAndRemovesWhatWasCutOff) {
   EXPECT_EQ(store.All().front().id, good);
   EXPECT_EQ(store.notes().size(), 2);
   EXPECT_FALSE(Exists(upload));
+  EXPECT_FALSE(Exists(nobodys));
+  EXPECT_TRUE(Exists(store.PathOf({.id = odd})));
 }
 
 TEST(NewIdTest, IdsAreLettersAndDigits) {

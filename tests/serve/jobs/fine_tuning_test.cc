@@ -26,6 +26,7 @@ namespace qlora {
 namespace {
 
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 constexpr const char* kRow =
     R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
@@ -47,7 +48,9 @@ class FineTuningTest : public testing::Test {
   void Start() {
     jobs_.reset();
     models_ = std::make_unique<NamedModels>();
-    FineTuningOptions options{.folder = folder_.path(), .file_bytes = 1000};
+    models_->room = room_;
+    FineTuningOptions options{
+        .folder = folder_.path(), .base_fingerprint = weights_, .file_bytes = 1000};
     options.base.model_name_or_path = "model";
     options.memory_left = [] { return std::int64_t{12345}; };
     jobs_ = std::make_unique<FineTuning>(
@@ -60,7 +63,7 @@ class FineTuningTest : public testing::Test {
           --running_;
           return end;
         },
-        [](const std::string&) {});
+        [this](const std::string& line) { log_ += line + "\n"; });
   }
   std::string Upload(const std::string& text = kRow) {
     FileStore& files = jobs_->files();
@@ -107,7 +110,24 @@ class FineTuningTest : public testing::Test {
     training_.may_step = [this](std::int64_t next) { return next < gate_; };
   }
 
+  // The names of adapters, without what jobs have in common.
+  std::vector<std::string> Served() const {
+    std::vector<std::string> names;
+    for (const ServedModelPtr& model : models_->All()) {
+      if (!model->parent.empty()) names.push_back(model->name);
+    }
+    return names;
+  }
+  // "JOB's model:ckpt-step-N"; 0: the whole run.
+  std::string ModelOf(const std::string& id, std::int64_t step = 0) const {
+    const std::string name = "ft:base:local:s:" + id.substr(id.size() - 8);
+    return step == 0 ? name : name + ":ckpt-step-" + std::to_string(step);
+  }
+
   TemporaryFolder folder_;
+  std::string weights_ = "a";  // of the base
+  std::int64_t room_ = 1000;
+  std::string log_;  // to be read while no job runs
   std::atomic<std::int64_t> gate_ = 1'000'000;
   std::atomic<int> running_ = 0;
   std::atomic<int> most_running_ = 0;
@@ -229,6 +249,106 @@ TEST_F(FineTuningTest, TheNextServerGoesOnWithTheJobs) {
   WaitFor(second, "succeeded");
   WaitFor(first, "succeeded");
   EXPECT_EQ(MetricSteps(first), (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+TEST_F(FineTuningTest, JobsOfAnotherBaseWaitForAServerWithIt) {
+  const std::string done = Create();
+  WaitFor(done, "succeeded");
+  StopBefore(1);
+  const std::string waits = Create();
+  weights_ = "b";
+  Start();
+  gate_ = 1000;
+  const std::string other = Create();
+  WaitFor(other, "succeeded");
+  EXPECT_EQ(jobs_->Get(waits)["status"], "queued");
+  EXPECT_FALSE(models_->Has(ModelOf(done)));
+  EXPECT_TRUE(models_->Has(ModelOf(other)));
+  EXPECT_THAT(log_, HasSubstr(waits + ": was made for base, whose weights are not those"));
+  weights_ = "a";
+  Start();
+  WaitFor(waits, "succeeded");
+  EXPECT_TRUE(models_->Has(ModelOf(done)));
+  EXPECT_FALSE(models_->Has(ModelOf(other)));
+}
+
+TEST_F(FineTuningTest, ModelsGoBeforeCheckpointsAndTheNewestFirst) {
+  room_ = 3;
+  Start();
+  const std::string first = Create();
+  WaitFor(first, "succeeded");
+  const std::string second = Create();
+  WaitFor(second, "succeeded");
+  // The checkpoints that made room are the oldest ones.
+  EXPECT_THAT(Served(), UnorderedElementsAre(ModelOf(first), ModelOf(second), ModelOf(first, 4)));
+  room_ = 2;
+  const std::string third = Create();
+  WaitFor(third, "succeeded");
+  Start();
+  EXPECT_THAT(Served(), UnorderedElementsAre(ModelOf(third), ModelOf(second)));
+  // What was left out takes the room of what is deleted.
+  jobs_->RemoveModel(ModelOf(second));
+  EXPECT_THAT(Served(), UnorderedElementsAre(ModelOf(third), ModelOf(first)));
+}
+
+TEST_F(FineTuningTest, CheckpointsOfJobsThatEndOtherwiseAreServed) {
+  StopBefore(3);
+  const std::string cancelled = Create();
+  WaitForStep(cancelled, 2);
+  jobs_->Cancel(cancelled);
+  WaitFor(cancelled, "cancelled");
+  EXPECT_TRUE(models_->Has(ModelOf(cancelled, 2)));
+  const std::string paused = Create();
+  WaitForStep(paused, 2);
+  jobs_->Pause(paused);
+  WaitFor(paused, "paused");
+  EXPECT_FALSE(models_->Has(ModelOf(paused, 2)));
+  jobs_->Cancel(paused);
+  EXPECT_TRUE(models_->Has(ModelOf(paused, 2)));
+  gate_ = 1000;
+  training_.exit_code = 137;
+  training_.output = "";
+  const std::string killed = Create();
+  const OrderedJson error = WaitFor(killed, "failed")["error"];
+  EXPECT_EQ(error["code"], "insufficient_memory");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("SIGKILL"));
+  EXPECT_TRUE(models_->Has(ModelOf(killed, 4)));
+}
+
+TEST_F(FineTuningTest, AModelThatIsDeletedWhileItIsLoadedIsGone) {
+  models_->on_load = [&](const std::string& name) {
+    if (name.ends_with(":ckpt-step-2")) jobs_->RemoveModel(name);
+  };
+  const std::string id = Create();
+  WaitFor(id, "succeeded");
+  EXPECT_THAT(Served(), UnorderedElementsAre(ModelOf(id), ModelOf(id, 4)));
+}
+
+// A disk that takes no more.
+TEST_F(FineTuningTest, ATrainingThatIsDoneIsAModelWhateverItsRecordLacks) {
+  StopBefore(4);
+  const std::string id = Create();
+  WaitForStep(id, 3);
+  std::filesystem::remove_all(folder_.path() / "files");
+  gate_ = 1000;
+  const OrderedJson job = WaitFor(id, "succeeded");
+  EXPECT_TRUE(job["result_files"].empty());
+  EXPECT_EQ(job["trained_tokens"], 40);
+  EXPECT_TRUE(models_->Has(ModelOf(id)));
+  EXPECT_THAT(jobs_->Events(id, {}).dump(), HasSubstr("is not whole"));
+}
+
+TEST_F(FineTuningTest, AFileThatIsGoneIsNamed) {
+  StopBefore(1);
+  const std::string file = Upload();
+  const std::string id = Create({{"training_file", file}});
+  const auto path = jobs_->files().PathOf({.id = file});
+  jobs_.reset();
+  std::filesystem::remove(path);
+  Start();
+  const OrderedJson error = WaitFor(id, "failed")["error"];
+  EXPECT_EQ(error["param"], "training_file");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(file + " is no longer there"));
 }
 
 // While the server still answers what it has begun.
@@ -360,6 +480,19 @@ TEST(ProcessTrainerTest, ReturnsTheExitCodeAndWhatWasPrinted) {
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_EQ(end.output, "words\n");
   EXPECT_EQ(ReadTextFile(folder / "log"), "more\n");
+}
+
+// As a shell does with trap '' CHLD; the system keeps no exit codes then.
+TEST(ProcessTrainerTest, KnowsTheEndWhereSignalsOfChildrenAreIgnored) {
+  const TemporaryFolder folder;
+  const TrainingTask task{.arguments = {"-c", "exit 3"},
+                          .run = folder / "run",
+                          .output = folder / "out",
+                          .log = folder / "log"};
+  const auto handler = std::signal(SIGCHLD, SIG_IGN);
+  const TrainingEnd end = ProcessTrainer("/bin/sh")(task, [] { return StopRequest::kNone; });
+  std::signal(SIGCHLD, handler);
+  EXPECT_EQ(end.exit_code, 3);
 }
 
 TEST(ProcessTrainerTest, StopsByTheSignalsOfTraining) {

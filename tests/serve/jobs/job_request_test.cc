@@ -21,6 +21,7 @@ JobRequest Read(const std::string& more) {
 TEST(JobRequestTest, AutoAndNothingAreTheDefaultsOfTraining) {
   for (const char* more :
        {"", R"(, "method": null, "hyperparameters": {}, "suffix": null, "seed": null)",
+        R"(, "hyperparameters": {"epochs": null}, "method": {"type": "supervised", "dpo": null})",
         R"(, "method": {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": "auto",
             "batch_size": "auto", "learning_rate_multiplier": "auto"}}}, "integrations": [])"}) {
     const JobRequest request = Read(more);
@@ -84,7 +85,12 @@ TEST(JobRequestTest, RefusesWithTheNameOfTheField) {
       {"metadata", R"(, "metadata": {"a": 5})"},
       {"metadata", R"(, "metadata": {"a": ")" + std::string(513, 'x') + "\"}"},
       {"integrations", R"(, "integrations": [{"type": "wandb"}])"},
-      {"validation_file", R"(, "validation_file": 5)"}};
+      {"validation_file", R"(, "validation_file": 5)"},
+      {"hyperparameters.epochs", R"(, "hyperparameters": {"epochs": 10})"},
+      {"hyperparameters.beta", R"(, "hyperparameters": {"beta": 0.1})"},
+      {"method.supervised", R"(, "method": {"type": "dpo", "supervised": {}})"},
+      {"method.dpo.beta", R"(, "method": {"type": "dpo", "dpo": {"beta": 1}})"},
+      {"model", R"(, "model": "")"}};
   for (const auto& [name, more] : wrong) {
     try {
       Read(more);
@@ -138,12 +144,29 @@ TEST(JobTest, ADamagedRecordIsRefused) {
   const Json record = ToRecord(job);
   for (const auto& [key, value] : record.items()) {
     if (key == "checkpoints" || key == "error" || key == "trained_tokens") continue;
+    if (key == "base_fingerprint") continue;  // of records that are older
     Json without = record;
     without.erase(key);
     EXPECT_THROW(ReadRecord(without, job.id, "job.json"), Error) << key;
     Json wrong = record;
     wrong[key] = true;
     EXPECT_THROW(ReadRecord(wrong, job.id, "job.json"), Error) << key;
+  }
+}
+
+// A count of 0 would be divided by.
+TEST(JobTest, NumbersThatNoJobHasAreRefused) {
+  const Job job = SomeJob();
+  const Json record = ToRecord(job);
+  const std::pair<const char*, int> wrong[] = {{"/request/n_epochs", 0},
+                                               {"/request/batch_size", 0},
+                                               {"/request/seed", -1},
+                                               {"/number", -1},
+                                               {"/checkpoints/0/step", -1}};
+  for (const auto& [place, number] : wrong) {
+    Json changed = record;
+    changed[Json::json_pointer(place)] = number;
+    EXPECT_THROW(ReadRecord(changed, job.id, "job.json"), Error) << place;
   }
 }
 

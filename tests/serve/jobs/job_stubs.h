@@ -34,9 +34,13 @@ class NamedModels final : public ServedModels {
     models_["base"] = std::make_shared<const ServedModel>(base);
   }
 
+  std::int64_t room = 1000;  // of adapters
+  // Is called before a model is there.
+  std::function<void(const std::string& name)> on_load = [](const std::string&) {};
+
   ServedModelPtr Find(std::string_view name) const override {
     const std::lock_guard lock(mutex_);
-    const auto found = models_.find(std::string(name));
+    const auto found = models_.find(name.empty() ? "base" : std::string(name));
     if (found == models_.end()) throw ApiError(404, "no such model", "model", "model_not_found");
     return found->second;
   }
@@ -47,8 +51,10 @@ class NamedModels final : public ServedModels {
     return all;
   }
   void Load(const std::string& name, const std::string& folder) override {
+    on_load(name);
     const std::lock_guard lock(mutex_);
     if (models_.count(name) > 0) throw ApiError(409, "there already");
+    if (std::ssize(models_) > room) throw ApiError(400, "no room", "", kNoRoom);
     ServedModel model;
     model.name = name;
     model.parent = "base";

@@ -106,5 +106,19 @@ TEST(JobEventsTest, KeepsEventsOverARestartAndDropsWhatWasCutOff) {
   EXPECT_THROW(events.Page({.after = "ftevent-x-99"}), ApiError);
 }
 
+TEST(JobEventsTest, ADamagedLineIsAnEventOfItsOwn) {
+  const TemporaryFolder folder;
+  const auto path = folder.Write("events.jsonl", "{\"level\": \"in\n[1]\n");
+  JobEvents events(path, "ftjob-x");
+  events.Say("info", "whole");
+  const OrderedJson page = events.Page({});
+  ASSERT_EQ(page["data"].size(), 3);
+  EXPECT_EQ(page["data"][0]["message"], "whole");
+  for (int i : {1, 2}) {
+    EXPECT_EQ(page["data"][i]["level"], "warn");
+    EXPECT_EQ(page["data"][i]["created_at"], 0);
+  }
+}
+
 }  // namespace
 }  // namespace qlora

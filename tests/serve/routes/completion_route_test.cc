@@ -74,7 +74,7 @@ TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
             200);
 }
 
-std::string Ids(int count) {
+std::string IdList(int count) {
   std::string ids = "[1";
   for (int i = 1; i < count; ++i) ids += ",1";
   return ids + "]";
@@ -82,14 +82,14 @@ std::string Ids(int count) {
 
 TEST_F(CompletionRouteTest, PromptsBeyondTheContextAreRefusedUnread) {
   for (const std::string& prompt :
-       {Ids(128), "[" + Ids(5) + "," + Ids(128) + "]", "\"" + std::string(400, 'x') + "\"",
+       {IdList(128), "[" + IdList(5) + "," + IdList(128) + "]", "\"" + std::string(400, 'x') + "\"",
         "\"" + std::string(1 << 20, 'x') + "\""}) {
     const auto reply = Ask("POST", kPath, R"({"n": 16, "prompt": )" + prompt + "}");
     EXPECT_EQ(reply->response.status, 400) << prompt.substr(0, 40);
     EXPECT_EQ(ErrorOf(*reply)["code"], "context_length_exceeded") << prompt.substr(0, 40);
   }
   EXPECT_TRUE(generation.requests.empty());
-  EXPECT_EQ(Ask("POST", kPath, R"({"prompt": )" + Ids(127) + "}")->response.status, 200);
+  EXPECT_EQ(Ask("POST", kPath, R"({"prompt": )" + IdList(127) + "}")->response.status, 200);
 }
 
 TEST_F(CompletionRouteTest, AnswersShareTheirPrompt) {

@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "io/json.h"
-#include "serve/jobs/job_stubs.h"
 #include "serve/jobs/fine_tuning.h"
+#include "serve/jobs/job_stubs.h"
 #include "serve/routes/serve_fixture.h"
 #include "temporary_folder.h"
 
@@ -80,13 +80,14 @@ class JobRoutesTest : public testing::Test {
   ScriptedGeneration generation_;
   Metrics metrics_;
   ServeOptions options_;
+  std::string log_;
   Workers workers_{1};
   Server server_{.models = models_,
                  .generation = generation_,
                  .metrics = metrics_,
                  .options = options_,
                  .workers = workers_,
-                 .log = [](const std::string&) {}};
+                 .log = [this](const std::string& line) { log_ += line + "\n"; }};
   RouteTable table_{server_};
 };
 
@@ -117,6 +118,37 @@ TEST_F(JobRoutesTest, WhatIsNoUploadIsRefusedAndLeavesNothing) {
                 ->response.status,
             400);
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path() / "runs" / "files"));
+}
+
+TEST_F(JobRoutesTest, NamesOfTypesAreInAnyCase) {
+  EXPECT_EQ(Upload(Form(kRow), "Multipart/Form-Data; boundary=q")->response.status, 200);
+}
+
+TEST_F(JobRoutesTest, FilesDoNotExpire) {
+  const auto reply = Upload(
+      "--q\r\nContent-Disposition: form-data; name=\"expires_after[anchor]\"\r\n\r\n"
+      "created_at\r\n" +
+      Form(kRow));
+  EXPECT_EQ(reply->response.status, 400);
+  EXPECT_EQ(ErrorOf(*reply)["param"], "expires_after[anchor]");
+}
+
+// No path is told, and no client is blamed.
+TEST_F(JobRoutesTest, ADiskIsNoFaultOfTheClient) {
+  HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/files";
+  request.headers = {{"content-type", "multipart/form-data; boundary=q"}};
+  request.body_file = folder_.Write("body", Form(kRow)).string();
+  const std::string file = UploadedId();
+  std::filesystem::remove_all(folder_.path() / "runs");
+  for (const auto& reply :
+       {Ask(request), Ask("POST", "/v1/fine_tuning/jobs",
+                          R"({"model": "base", "training_file": ")" + file + "\"}")}) {
+    EXPECT_EQ(reply->response.status, 507) << reply->body;
+    EXPECT_EQ(reply->body.find(folder_.path().string()), std::string::npos) << reply->body;
+  }
+  EXPECT_NE(log_.find((folder_.path() / "runs").string()), std::string::npos) << log_;
 }
 
 TEST_F(JobRoutesTest, AJobIsMadeAndListed) {
