@@ -221,7 +221,7 @@ struct RecordSums {
   std::vector<std::pair<std::int64_t, double>> gaps;  // each with its bin
 };
 
-Interval Middle95(std::vector<double> values) {
+MetricInterval Middle95(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
     const auto place =
@@ -234,7 +234,7 @@ Interval Middle95(std::vector<double> values) {
 OrderedJson JsonOf(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
-OrderedJson JsonOf(const Interval& interval) { return {interval.low, interval.high}; }
+OrderedJson JsonOf(const MetricInterval& interval) { return {interval.low, interval.high}; }
 
 // The metrics of some rows, in the order in which people read them.
 OrderedJson JsonOf(std::span<const Prediction> rows, std::int64_t bins) {

@@ -60,15 +60,15 @@ DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins = 
 
 // [low, high] that hold 95 % of the values of a metric over rows that are drawn again from these,
 // record by record.
-struct Interval {
+struct MetricInterval {
   double low = 0;
   double high = 0;
 };
 struct DecisionIntervals {
-  Interval accuracy;
-  Interval log_loss;
-  Interval brier;
-  Interval ece;
+  MetricInterval accuracy;
+  MetricInterval log_loss;
+  MetricInterval brier;
+  MetricInterval ece;
 };
 DecisionIntervals BootstrapIntervals(std::span<const Prediction> rows,
                                      std::int64_t bins = kUsualBins, std::uint64_t seed = 0);
