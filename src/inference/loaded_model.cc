@@ -141,4 +141,10 @@ ModelOptions LoadedModel::BaseOptions() const {
   return alone;
 }
 
+void CheckToken(std::int32_t id, std::int64_t vocab_size, const Tokenizer& tokenizer) {
+  if (id < vocab_size) return;
+  ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", id,
+                    tokenizer.TokenText(id), vocab_size);
+}
+
 }  // namespace qlora

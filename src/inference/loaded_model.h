@@ -72,6 +72,9 @@ struct LoadedModel {
   void AddNotes(const AdapterSet& adapters);
 };
 
+// Errors: InvalidInput for a token that tables of `vocab_size` rows lack.
+void CheckToken(std::int32_t id, std::int64_t vocab_size, const Tokenizer& tokenizer);
+
 }  // namespace qlora
 
 #endif  // QLORA_INFERENCE_LOADED_MODEL_H_

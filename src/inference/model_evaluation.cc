@@ -127,12 +127,12 @@ EvalResult EvaluateModel(LoadedModel& model, const EvalOptions& options,
   const DataLimits limits{VocabularyOf(model, options, loss, reference),
                           model.config.max_position_embeddings};
   const bool keeps = !options.raw && !model.prompts.template_given();
-  const std::optional<PromptLayout> recorded = RecordedLayout(model);
+  const std::optional<PromptLayout> recorded = RecordedLayout(model.decisions, model.prompts);
   ReadingFields reading_as = options.reading;
   if (loss) reading_as.preference = ReadingFor(*loss);
   DataOptions data = ToDataOptions(reading_as, options.dataset, limits,
                                    keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
-  data.decision.space = SpaceOf(model, data.decision.decision_template);
+  data.decision.space = SpaceOf(model.decisions, data.decision.decision_template);
   const std::vector<std::string> of_questions = OptionsOfQuestions(options);
   data.decision.given.insert(data.decision.given.begin(), of_questions.begin(), of_questions.end());
   CheckUnweighted(data.sources, "dataset");
