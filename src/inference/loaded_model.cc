@@ -4,7 +4,6 @@
 #include "hub/hub_cache.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
-#include "pass/eval_memory.h"
 #include "qlora/communicator.h"
 #include "tokenizer/adapter_files.h"
 
@@ -105,15 +104,10 @@ void LoadedModel::AddNotes(const AdapterSet& adapters) {
   std::erase(notes, "");
 }
 
-DecoderConfig LoadedModel::ConfigFor(bool without_adapter) const {
-  DecoderConfig of_pass = config;
-  if (without_adapter) of_pass.vocab_size = weights.embed.rows();
-  return of_pass;
-}
-
-Arena LoadedModel::ReservePasses(const Decoder& decoder, std::int64_t rows,
-                                 std::int64_t unfolded) const {
-  return ReserveEvaluation(decoder, AdaptersOf(AdapterFor(false)), rows, unfolded);
+DecoderConfig LoadedModel::ConfigFor(const LoraAdapter* of_pass) const {
+  DecoderConfig result = config;
+  result.vocab_size = of_pass != nullptr ? of_pass->vocab_size() : weights.embed.rows();
+  return result;
 }
 
 void LoadedModel::UseNorms() {

@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "data/batch_stream.h"
 #include "decision/decision_wire.h"
 #include "dist/together.h"
 #include "inference/decision_evaluation.h"
+#include "inference/model_passes.h"
 #include "io/json.h"
 #include "objective/decision.h"
-#include "pass/eval_memory.h"
 #include "prompt/chat_template_load.h"
 
 namespace qlora {
@@ -54,18 +53,13 @@ std::vector<AnsweredQuestion> QuestionsOf(const Decision& decision) {
 
 DatasetSums Ask(LoadedModel& model, const AskedQuestions& asked, bool without_adapter,
                 const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const DecoderConfig config = model.ConfigFor(without_adapter);
-  CheckToken(asked.largest_id(), config.vocab_size, model.tokenizer);
-  const Decoder decoder(*model.backend, config, model.weights, model.precision, asked.longest());
-  const std::int64_t rows = EvalRows(asked.largest());
-  Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, asked.unfolding()));
-  model.UseNorms();
-  return *asked.Run(model.context.communicator(), model.place(), decoder,
-                    model.AdapterFor(without_adapter), memory,
-                    [&](std::int64_t done, std::int64_t total) {
-                      if (progress) progress(done, total);
-                      return true;
-                    });
+  const LoraAdapter* adapter = model.AdapterFor(without_adapter);
+  CheckToken(asked.largest_id(), model.ConfigFor(adapter).vocab_size, model.tokenizer);
+  const ModelPasses passes(model, adapter, asked.longest(), asked.largest(), asked.unfolding(),
+                           progress);
+  const AnswerMeter& meter = passes.meter();
+  return *asked.Run(meter.communicator, meter.place, meter.decoder, adapter, meter.memory,
+                    meter.progress);
 }
 
 }  // namespace

@@ -13,11 +13,11 @@
 #include "inference/dataset_evaluation.h"
 #include "inference/decision_evaluation.h"
 #include "inference/model_decisions.h"
+#include "inference/model_passes.h"
 #include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"
 #include "model/shared_options.h"
 #include "objective/supervised.h"
-#include "pass/eval_memory.h"
 #include "preference/preference_fields.h"
 #include "prompt/chat_template_load.h"
 
@@ -67,27 +67,21 @@ void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_
 std::int64_t VocabularyOf(const LoadedModel& model, const EvalOptions& options,
                           const std::optional<PreferenceLossOptions>& loss,
                           const std::optional<LoraAdapter>& reference) {
-  const std::int64_t rows = model.ConfigFor(options.without_adapter).vocab_size;
+  const auto rows_of = [&](const LoraAdapter* adapter) {
+    return model.ConfigFor(adapter).vocab_size;
+  };
+  const std::int64_t rows = rows_of(model.AdapterFor(options.without_adapter));
   if (!loss || !loss->needs_reference()) return rows;
-  return std::min(rows, reference ? reference->vocab_size() : model.weights.embed.rows());
+  return std::min(rows, rows_of(reference ? &*reference : nullptr));
 }
 
 EvalResult EvaluateText(LoadedModel& model, const Dataset& dataset, const EvalOptions& options,
                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const DecoderConfig config = model.ConfigFor(options.without_adapter);
   const DataReport& report = dataset.report();
-  const Decoder decoder(*model.backend, config, model.weights, model.precision, report.longest);
-  const std::int64_t rows = EvalRows(report.largest);
-  Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, report.unfolding));
-  model.UseNorms();
+  const ModelPasses passes(model, model.AdapterFor(options.without_adapter), report.longest,
+                           report.largest, report.unfolding, progress);
   const Supervised objective;
-  DatasetSums sums =
-      *EvaluateDataset(model.context.communicator(), model.place(), decoder,
-                       model.AdapterFor(options.without_adapter), objective, ListOf(dataset),
-                       options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
-                         if (progress) progress(done, total);
-                         return true;
-                       });
+  DatasetSums sums = *passes.meter().Evaluate(objective, dataset, {}, 0, options.per_token);
   const std::vector<double> values = objective.Values(sums.sums, sums.totals);
   EvalResult result;
   result.loss = values.front();
