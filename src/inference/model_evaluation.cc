@@ -24,19 +24,6 @@
 namespace qlora {
 namespace {
 
-// What is asked for that other data than questions do not have.
-std::vector<std::string> OptionsOfQuestions(const EvalOptions& options) {
-  const EvalOptions usual;
-  std::vector<std::string> given;
-  if (options.keeps_predictions) given.emplace_back("predictions");
-  if (options.ece_bins != usual.ece_bins) given.emplace_back("ece_bins");
-  if (options.permutations != usual.permutations) given.emplace_back("permutations");
-  if (options.decision_temperature != usual.decision_temperature) {
-    given.emplace_back("decision_temperature");
-  }
-  return given;
-}
-
 // Ranks that share an evaluation must compute the same.
 void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter,
                        const LoraAdapter* reference) {

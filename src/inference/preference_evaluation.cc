@@ -12,6 +12,7 @@
 #include "adapter/combined_adapter.h"
 #include "base/check.h"
 #include "hub/hub_adapter.h"
+#include "inference/decision_evaluation.h"
 #include "inference/model_passes.h"
 #include "model/checkpoint.h"
 #include "objective/preference.h"
@@ -62,13 +63,8 @@ std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options
   if (!asks) return {};
   const PreferenceLossOptions loss = PreferenceLossOf(fields, options.label_smoothing_factor);
   CheckPreferenceReading(options.reading);
-  const EvalOptions usual;
-  constexpr const char* kNoQuestions = "preferences ask no questions; leave it out";
-  if (options.keeps_predictions) RefuseIdle({"predictions", kNoQuestions});
-  if (options.ece_bins != usual.ece_bins) RefuseIdle({"ece_bins", kNoQuestions});
-  if (options.permutations != usual.permutations) RefuseIdle({"permutations", kNoQuestions});
-  if (options.decision_temperature != usual.decision_temperature) {
-    RefuseIdle({"decision_temperature", kNoQuestions});
+  for (const std::string& option : OptionsOfQuestions(options)) {
+    RefuseIdle({option, "preferences ask no questions; leave it out"});
   }
   if (options.reference != "base" && loss.family() == LossFamily::kOwn) {
     RefuseIdle({"reference", "this preference_loss has none; leave it out"});
