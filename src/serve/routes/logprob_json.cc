@@ -66,7 +66,7 @@ void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_pro
   for (const AnswerToken& token : tokens) {
     json["tokens"].push_back(CompletionToken(token.bytes));
     json["text_offset"].push_back(offset_);
-    offset_ += std::ranges::count_if(token.bytes, [](char c) { return !ContinuesCharacter(c); });
+    offset_ += CountCharacters(token.bytes);
     if (!is_known) {
       json["token_logprobs"].push_back(nullptr);
       json["top_logprobs"].push_back(nullptr);
