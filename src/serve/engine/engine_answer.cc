@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "inference/sampler.h"
 #include "qlora/error.h"
 #include "serve/engine/logit_edits.h"
 #include "serve/structured/grammar_edit.h"
@@ -14,9 +15,6 @@ namespace qlora {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
-
-constexpr const char* kDamaged =
-    "the model's logits hold a NaN: base or adapter is damaged, or of another model";
 
 constexpr const char* kNoToken = "no token of the model is left to go on with";
 
@@ -49,7 +47,7 @@ EngineRequest EngineAnswer::TakeRequest() {
                   form = request_.format, ends, fault = fault_](
                      std::span<const std::int32_t> answer, std::span<float> logits) mutable {
     if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
-      fault->error = kDamaged;
+      fault->error = kDamagedLogits;
     } else {
       try {
         if (form.grammar && !grammar) grammar = std::make_shared<GrammarEdit>(form, ends);
@@ -67,7 +65,7 @@ EngineRequest EngineAnswer::TakeRequest() {
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
-  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamaged;
+  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamagedLogits;
   if (!fault_->error.empty()) {
     end_.field = fault_->field;
     Fail(fault_->error);
