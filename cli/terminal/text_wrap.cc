@@ -7,14 +7,6 @@
 #include "base/text.h"
 
 namespace qlora {
-namespace {
-
-// Characters of UTF-8 text: the bytes that do not continue a character.
-std::int64_t WidthOf(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
-}
-
-}  // namespace
 
 std::int64_t TextColumns(const TerminalStyle& style) {
   // 60 columns hold the words; the eye follows at most 110. Files have the usual 80.
@@ -36,7 +28,7 @@ std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t inden
     const auto spaces = static_cast<std::int64_t>(begin);
     // A word that is longer than a line has a line to itself and is never broken: paths and
     // commands are copied.
-    if (column + spaces + WidthOf(word) > columns && column > indent) {
+    if (column + spaces + CountCharacters(word) > columns && column > indent) {
       out += '\n' + std::string(indent, ' ');
       column = indent;
     } else {
@@ -44,7 +36,7 @@ std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t inden
       column += spaces;
     }
     out += word;
-    column += WidthOf(word);
+    column += CountCharacters(word);
     text.remove_prefix(end);
   }
   return out;
@@ -54,7 +46,7 @@ std::string WrapLines(std::string_view text, std::int64_t columns) {
   std::string out;
   for (;;) {
     const std::string_view line = text.substr(0, text.find('\n'));
-    if (WidthOf(line) <= columns) {
+    if (CountCharacters(line) <= columns) {
       out += line;
     } else {
       const std::string_view::size_type margin = line.find_first_not_of(' ');
@@ -72,13 +64,13 @@ std::string WrapCommand(std::string_view command, std::int64_t columns, std::int
   while (!command.empty()) {
     const std::string_view part = command.substr(0, command.find(" --", 1));
     const std::int64_t backslash = part.size() == command.size() ? 0 : 2;
-    if (column > indent && column + WidthOf(part) + backslash > columns) {
+    if (column > indent && column + CountCharacters(part) + backslash > columns) {
       // The backslash continues the command in a shell.
       out += " \\\n" + std::string(indent + 3, ' ');
       column = indent + 3;
     }
     out += part;
-    column += WidthOf(part);
+    column += CountCharacters(part);
     command.remove_prefix(part.size());
   }
   return out;

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,6 +39,11 @@ inline std::string_view Trim(std::string_view text) {
 // True for a byte of UTF-8 that begins no character.
 constexpr bool ContinuesCharacter(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// Returns the number of characters of a text of UTF-8.
+inline std::int64_t CountCharacters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return !ContinuesCharacter(c); });
 }
 
 // Returns the beginning of a text of UTF-8: at most so many bytes, and no part of a character.

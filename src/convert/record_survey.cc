@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "data/dataset_report.h"
 #include "data/format_example.h"
 #include "data/token_record.h"
@@ -34,10 +35,6 @@ std::string KindOf(const OrderedJson& value) {
   return value.is_object() ? "object" : "number";
 }
 
-std::int64_t CountCharacters(const std::string& text) {
-  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
-}
-
 std::int64_t CountCharactersOf(const OrderedJson& value) {
   std::int64_t count = 0;
   ForEachText(value, [&](const std::string& text, const OrderedJson* leaf) {
@@ -54,9 +51,8 @@ OrderedJson Shortened(const OrderedJson& value) {
   if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
     if (text.size() <= kMostBytes) return value;
-    std::size_t end = kMostBytes;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
-    return text.substr(0, end) + fmt::format(" ... ({} characters)", CountCharacters(text));
+    return fmt::format("{} ... ({} characters)", FirstBytes(text, kMostBytes),
+                       CountCharacters(text));
   }
   if (!value.is_structured()) return value;
   OrderedJson shorter = value.is_array() ? OrderedJson::array() : OrderedJson::object();

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -52,6 +51,15 @@ std::int64_t BinOf(double confidence, std::int64_t bins) {
 struct Pair {
   double confidence;
   double accuracy;
+};
+
+// A bin of equal width, with means of the answers in it.
+struct ReliabilityBin {
+  double low = 0;   // excluded, but in the first bin
+  double high = 0;  // included
+  std::int64_t count = 0;
+  double confidence = 0;
+  double accuracy = 0;
 };
 
 std::vector<ReliabilityBin> Reliability(std::span<const Pair> pairs, std::int64_t bins) {
@@ -115,7 +123,7 @@ double Coverage(const std::vector<Judged>& rows) {
 }
 
 // The share of pairs of a true and a false row of which the true one has the larger p; ties half.
-std::optional<double> Auroc(const std::vector<Judged>& rows) {
+OrderedJson Auroc(const std::vector<Judged>& rows) {
   std::map<double, std::array<double, 2>> counts;  // of false and true rows, by p(true)
   std::array<double, 2> totals = {};
   for (const Judged& row : rows) {
@@ -124,7 +132,7 @@ std::optional<double> Auroc(const std::vector<Judged>& rows) {
     counts[row.row->probabilities[1]][share > 0.5] += 1;
     totals[share > 0.5] += 1;
   }
-  if (totals[0] == 0 || totals[1] == 0) return std::nullopt;
+  if (totals[0] == 0 || totals[1] == 0) return nullptr;
   double wins = 0;
   double below = 0;  // false rows with a smaller p
   for (const auto& [p, at] : counts) {
@@ -158,7 +166,7 @@ double MacroF1(const std::vector<Judged>& rows) {
   return sum / static_cast<double>(by_id.size());
 }
 
-std::optional<double> QuadraticKappa(const std::vector<Judged>& rows) {
+OrderedJson QuadraticKappa(const std::vector<Judged>& rows) {
   std::map<std::size_t, std::int64_t> groups;  // rows by their number of levels
   for (const Judged& row : rows) ++groups[row.row->keys.size()];
   std::size_t n = 0;
@@ -183,32 +191,31 @@ std::optional<double> QuadraticKappa(const std::vector<Judged>& rows) {
       chance += distance * distance * decided[i] * right[j];
     }
   }
-  if (chance == 0) return std::nullopt;
+  if (chance == 0) return nullptr;
   return 1 - seen / (chance / static_cast<double>(groups[n]));
 }
 
-void AddMetricsOfType(const std::vector<Judged>& rows, std::int64_t bins, DecisionMetrics& out) {
+void AddMetricsOfType(const std::vector<Judged>& rows, std::int64_t bins, OrderedJson& out) {
   const QuestionType type = rows[0].row->type;
   for (const Judged& row : rows) {
     if (row.row->type != type) return;
   }
-  const auto n = static_cast<double>(rows.size());
   if (type == QuestionType::kNoul) {
     std::vector<Pair> pairs;
     for (const Judged& row : rows) {
       pairs.push_back({row.row->probabilities[1], row.row->target[1]});
     }
-    out.auroc = Auroc(rows);
-    out.ece_true = EceOf(Reliability(pairs, bins), std::ssize(rows));
+    out["auroc"] = Auroc(rows);
+    out["ece_true"] = EceOf(Reliability(pairs, bins), std::ssize(rows));
   } else if (type == QuestionType::kChoice) {
-    out.macro_f1 = MacroF1(rows);
+    out["macro_f1"] = MacroF1(rows);
   } else {
     double sum = 0;
     for (const Judged& row : rows) {
       sum += std::abs(MeanLevel(row.row->probabilities) - MeanLevel(row.row->target));
     }
-    out.mae = sum / n;
-    out.quadratic_kappa = QuadraticKappa(rows);
+    out["mae"] = sum / static_cast<double>(rows.size());
+    out["quadratic_kappa"] = QuadraticKappa(rows);
   }
 }
 
@@ -221,7 +228,7 @@ struct RecordSums {
   std::vector<std::pair<std::int64_t, double>> gaps;  // each with its bin
 };
 
-Interval Middle95(std::vector<double> values) {
+OrderedJson Middle95(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
     const auto place =
@@ -231,47 +238,109 @@ Interval Middle95(std::vector<double> values) {
   return {at(0.025), at(0.975)};
 }
 
-OrderedJson JsonOf(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+OrderedJson BootstrapIntervals(std::span<const Prediction> rows, std::int64_t bins) {
+  constexpr std::int64_t kDraws = 1000;
+  constexpr std::uint64_t kSeed = 0;
+  std::vector<RecordSums> records;
+  std::unordered_map<std::int64_t, std::size_t> places;
+  for (const DecisionScore& score : ScoresOf(rows, bins)) {
+    const auto [place, is_new] = places.emplace(score.record, records.size());
+    if (is_new) records.emplace_back();
+    RecordSums& sums = records[place->second];
+    sums.count += 1;
+    sums.right += score.is_right;
+    sums.log_loss += score.log_loss;
+    sums.brier += score.brier;
+    sums.gaps.emplace_back(score.bin, score.gap);
+  }
+  std::array<std::vector<double>, 4> values;  // accuracy, log loss, Brier, ECE
+  std::vector<double> gaps(static_cast<std::size_t>(bins));
+  const std::uint64_t n = records.size();
+  for (std::int64_t draw = 0; draw < kDraws; ++draw) {
+    const RandomKey key = MakeKey(kSeed, RandomPlace::kBootstrap, static_cast<std::uint64_t>(draw));
+    RecordSums sums;
+    std::fill(gaps.begin(), gaps.end(), 0.0);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const RecordSums& record = records[RandomBelow(key, i, n)];
+      sums.count += record.count;
+      sums.right += record.right;
+      sums.log_loss += record.log_loss;
+      sums.brier += record.brier;
+      for (const auto& [bin, gap] : record.gaps) gaps[bin] += gap;
+    }
+    double ece = 0;
+    for (const double gap : gaps) ece += std::abs(gap);
+    const std::array sampled = {sums.right, sums.log_loss, sums.brier, ece};
+    for (std::size_t m = 0; m < sampled.size(); ++m) values[m].push_back(sampled[m] / sums.count);
+  }
+  return {{"accuracy", Middle95(std::move(values[0]))},
+          {"log_loss", Middle95(std::move(values[1]))},
+          {"brier", Middle95(std::move(values[2]))},
+          {"ece", Middle95(std::move(values[3]))}};
 }
-OrderedJson JsonOf(const Interval& interval) { return {interval.low, interval.high}; }
 
 // The metrics of some rows, in the order in which people read them.
-OrderedJson JsonOf(std::span<const Prediction> rows, std::int64_t bins) {
-  const DecisionMetrics m = MetricsOf(rows, bins);
-  OrderedJson out = {
-      {"n", m.count}, {"accuracy", m.accuracy}, {"log_loss", m.log_loss},        {"brier", m.brier},
-      {"ece", m.ece}, {"mce", m.mce},           {"adaptive_ece", m.adaptive_ece}};
-  const bool is_one_type = std::all_of(
-      rows.begin(), rows.end(), [&](const Prediction& row) { return row.type == rows[0].type; });
-  const QuestionType type = rows[0].type;
-  if (is_one_type && type == QuestionType::kNoul) {
-    out["auroc"] = JsonOf(m.auroc);
-    out["ece_true"] = JsonOf(m.ece_true);
-  } else if (is_one_type && type == QuestionType::kChoice) {
-    out["macro_f1"] = JsonOf(m.macro_f1);
-  } else if (is_one_type) {
-    out["mae"] = JsonOf(m.mae);
-    out["quadratic_kappa"] = JsonOf(m.quadratic_kappa);
+OrderedJson MetricsOf(std::span<const Prediction> rows, std::int64_t bins) {
+  constexpr double kConfident = 0.9;
+  std::vector<Judged> judged;
+  std::vector<Pair> pairs;
+  double right = 0;
+  double log_loss = 0;
+  double brier = 0;
+  std::int64_t confident_errors = 0;
+  for (const Prediction& row : rows) {
+    const Judged& j = judged.emplace_back(Judge(row));
+    pairs.push_back({j.confidence, j.accuracy});
+    right += j.is_right();
+    log_loss += j.log_loss;
+    brier += j.brier;
+    confident_errors += j.confidence >= kConfident && !j.is_right();
   }
-  out["coverage_at_5_percent_error"] = m.coverage_at_5_percent_error;
-  out["confident_errors"] = m.confident_errors;
-  const DecisionIntervals intervals = BootstrapIntervals(rows, bins);
-  out["intervals"] = {{"accuracy", JsonOf(intervals.accuracy)},
-                      {"log_loss", JsonOf(intervals.log_loss)},
-                      {"brier", JsonOf(intervals.brier)},
-                      {"ece", JsonOf(intervals.ece)}};
+  const std::vector<ReliabilityBin> reliability = Reliability(pairs, bins);
+  double mce = 0;
   OrderedJson table = OrderedJson::array();
-  for (const ReliabilityBin& bin : m.reliability) {
+  for (const ReliabilityBin& bin : reliability) {
     if (bin.count == 0) continue;
+    mce = std::max(mce, std::abs(bin.confidence - bin.accuracy));
     table.push_back({{"low", bin.low},
                      {"high", bin.high},
                      {"n", bin.count},
                      {"confidence", bin.confidence},
                      {"accuracy", bin.accuracy}});
   }
+  const auto n = static_cast<double>(rows.size());
+  OrderedJson out = {{"n", std::ssize(rows)},
+                     {"accuracy", right / n},
+                     {"log_loss", log_loss / n},
+                     {"brier", brier / n},
+                     {"ece", EceOf(reliability, std::ssize(rows))},
+                     {"mce", mce},
+                     {"adaptive_ece", AdaptiveEce(std::move(pairs), bins)}};
+  AddMetricsOfType(judged, bins, out);
+  out["coverage_at_5_percent_error"] = Coverage(judged);
+  out["confident_errors"] = confident_errors;
+  out["intervals"] = BootstrapIntervals(rows, bins);
   out["reliability"] = std::move(table);
   return out;
+}
+
+// Counts of answers of one question, by the right option and the decision: {"keys": [...],
+// "counts": [[...], ...]}, a row for each right option.
+OrderedJson ConfusionOf(std::span<const Prediction> rows) {
+  std::vector<std::string> keys;
+  std::unordered_map<std::string, std::size_t> places;
+  for (const Prediction& row : rows) {
+    for (const std::string& key : row.keys) {
+      if (places.emplace(key, keys.size()).second) keys.push_back(key);
+    }
+  }
+  std::vector<std::vector<std::int64_t>> counts(keys.size(),
+                                                std::vector<std::int64_t>(keys.size()));
+  for (const Prediction& row : rows) {
+    ++counts[places[row.keys[FirstLargest(row.target)]]]
+            [places[row.keys[FirstLargest(row.probabilities)]]];
+  }
+  return {{"keys", keys}, {"counts", counts}};
 }
 
 // The matrices of a type, by the ids of its questions; null where so many would tell a reader
@@ -309,101 +378,17 @@ std::vector<DecisionScore> ScoresOf(std::span<const Prediction> rows, std::int64
   return scores;
 }
 
-DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins) {
-  constexpr double kConfident = 0.9;
-  std::vector<Judged> judged;
-  std::vector<Pair> pairs;
-  DecisionMetrics out;
-  out.count = std::ssize(rows);
-  for (const Prediction& row : rows) {
-    const Judged& j = judged.emplace_back(Judge(row));
-    pairs.push_back({j.confidence, j.accuracy});
-    out.accuracy += j.is_right();
-    out.log_loss += j.log_loss;
-    out.brier += j.brier;
-    out.confident_errors += j.confidence >= kConfident && !j.is_right();
-  }
-  const auto n = static_cast<double>(rows.size());
-  out.accuracy /= n;
-  out.log_loss /= n;
-  out.brier /= n;
-  out.reliability = Reliability(pairs, bins);
-  out.ece = EceOf(out.reliability, out.count);
-  for (const ReliabilityBin& bin : out.reliability) {
-    out.mce = std::max(out.mce, std::abs(bin.confidence - bin.accuracy));
-  }
-  out.adaptive_ece = AdaptiveEce(std::move(pairs), bins);
-  out.coverage_at_5_percent_error = Coverage(judged);
-  AddMetricsOfType(judged, bins, out);
-  return out;
-}
-
-DecisionIntervals BootstrapIntervals(std::span<const Prediction> rows, std::int64_t bins,
-                                     std::uint64_t seed) {
-  constexpr std::int64_t kDraws = 1000;
-  std::vector<RecordSums> records;
-  std::unordered_map<std::int64_t, std::size_t> places;
-  for (const DecisionScore& score : ScoresOf(rows, bins)) {
-    const auto [place, is_new] = places.emplace(score.record, records.size());
-    if (is_new) records.emplace_back();
-    RecordSums& sums = records[place->second];
-    sums.count += 1;
-    sums.right += score.is_right;
-    sums.log_loss += score.log_loss;
-    sums.brier += score.brier;
-    sums.gaps.emplace_back(score.bin, score.gap);
-  }
-  std::array<std::vector<double>, 4> values;  // accuracy, log loss, Brier, ECE
-  std::vector<double> gaps(static_cast<std::size_t>(bins));
-  const std::uint64_t n = records.size();
-  for (std::int64_t draw = 0; draw < kDraws; ++draw) {
-    const RandomKey key = MakeKey(seed, RandomPlace::kBootstrap, static_cast<std::uint64_t>(draw));
-    RecordSums sums;
-    std::fill(gaps.begin(), gaps.end(), 0.0);
-    for (std::uint64_t i = 0; i < n; ++i) {
-      const RecordSums& record = records[RandomBelow(key, i, n)];
-      sums.count += record.count;
-      sums.right += record.right;
-      sums.log_loss += record.log_loss;
-      sums.brier += record.brier;
-      for (const auto& [bin, gap] : record.gaps) gaps[bin] += gap;
-    }
-    double ece = 0;
-    for (const double gap : gaps) ece += std::abs(gap);
-    const std::array sampled = {sums.right, sums.log_loss, sums.brier, ece};
-    for (std::size_t m = 0; m < sampled.size(); ++m) values[m].push_back(sampled[m] / sums.count);
-  }
-  return {Middle95(values[0]), Middle95(values[1]), Middle95(values[2]), Middle95(values[3])};
-}
-
-OrderedJson ConfusionOf(std::span<const Prediction> rows) {
-  std::vector<std::string> keys;
-  std::unordered_map<std::string, std::size_t> places;
-  for (const Prediction& row : rows) {
-    for (const std::string& key : row.keys) {
-      if (places.emplace(key, keys.size()).second) keys.push_back(key);
-    }
-  }
-  std::vector<std::vector<std::int64_t>> counts(keys.size(),
-                                                std::vector<std::int64_t>(keys.size()));
-  for (const Prediction& row : rows) {
-    ++counts[places[row.keys[FirstLargest(row.target)]]]
-            [places[row.keys[FirstLargest(row.probabilities)]]];
-  }
-  return {{"keys", keys}, {"counts", counts}};
-}
-
 OrderedJson MetricsJson(std::span<const Prediction> rows, std::int64_t bins) {
   OrderedJson out = OrderedJson::object();
   if (rows.empty()) return out;
-  out["all"] = JsonOf(rows, bins);
+  out["all"] = MetricsOf(rows, bins);
   for (const QuestionType type : kQuestionTypes) {
     std::vector<Prediction> of_type;
     for (const Prediction& row : rows) {
       if (row.type == type) of_type.push_back(row);
     }
     if (of_type.empty()) continue;
-    OrderedJson metrics = JsonOf(of_type, bins);
+    OrderedJson metrics = MetricsOf(of_type, bins);
     metrics["confusion"] = ConfusionsOf(of_type);
     out[std::string(NameOf(type))] = std::move(metrics);
   }

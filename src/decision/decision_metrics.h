@@ -7,7 +7,6 @@
 #define QLORA_DECISION_DECISION_METRICS_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,35 +18,6 @@ namespace qlora {
 
 inline constexpr std::int64_t kUsualBins = 15;
 
-// A bin of equal width with the answers in it.
-struct ReliabilityBin {
-  double low = 0;   // excluded, but in the first bin
-  double high = 0;  // included
-  std::int64_t count = 0;
-  double confidence = 0;  // mean
-  double accuracy = 0;    // mean share of the decision in the target
-};
-
-struct DecisionMetrics {
-  std::int64_t count = 0;
-  double accuracy = 0;
-  double log_loss = 0;      // - sum t ln max(p, 1e-15), mean
-  double brier = 0;         // sum over the options of (p - t)^2, mean: 0 to 2
-  double ece = 0;           // sum of |confidence - accuracy| of the bins, weighted by their counts
-  double mce = 0;           // the largest of these
-  double adaptive_ece = 0;  // bins of equal counts
-  // The largest share of answers, most confident first, of which at most 5 % are wrong.
-  double coverage_at_5_percent_error = 0;
-  std::int64_t confident_errors = 0;  // wrong with a confidence of at least 0.9
-  // Of rows of one type. Nothing where undefined: AUROC of one class, kappa without chance errors.
-  std::optional<double> auroc;            // noul: rows whose target is 0.5 are left out
-  std::optional<double> ece_true;         // noul: of p(true) against the share of true
-  std::optional<double> macro_f1;         // choice: mean over ids, of keys that occur
-  std::optional<double> mae;              // score: |mean level - mean level of the target|
-  std::optional<double> quadratic_kappa;  // score: of the largest group of equal levels
-  std::vector<ReliabilityBin> reliability;
-};
-
 // Errors: InvalidInput for a number of bins that no calibration error has.
 void CheckBins(std::int64_t bins);
 
@@ -55,30 +25,20 @@ void CheckBins(std::int64_t bins);
 std::vector<DecisionScore> ScoresOf(std::span<const Prediction> rows,
                                     std::int64_t bins = kUsualBins);
 
-// rows: not empty. bins: as CheckBins allows.
-DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins = kUsualBins);
-
-// [low, high] that hold 95 % of the values of a metric over rows that are drawn again from these,
-// record by record.
-struct Interval {
-  double low = 0;
-  double high = 0;
-};
-struct DecisionIntervals {
-  Interval accuracy;
-  Interval log_loss;
-  Interval brier;
-  Interval ece;
-};
-DecisionIntervals BootstrapIntervals(std::span<const Prediction> rows,
-                                     std::int64_t bins = kUsualBins, std::uint64_t seed = 0);
-
-// Counts of answers of one question, by the right option and the decision: {"keys": [...],
-// "counts": [[...], ...]}, a row for each right option.
-OrderedJson ConfusionOf(std::span<const Prediction> rows);
-
 // {"all": {...}, "noul": {...}, ...}: metrics of all rows and of each type that occurs, with null
 // for what is undefined; in each `intervals` and `reliability`, and of types `confusion` by id.
+//
+// log_loss: -sum t ln max(p, 1e-15), mean. brier: sum over the options of (p - t)^2, mean: 0 to 2.
+// ece: sum of |confidence - accuracy| of the bins, weighted by their counts; mce: the largest of
+// these; adaptive_ece: bins of equal counts. coverage_at_5_percent_error: the largest share of
+// answers, most confident first, of which at most 5 % are wrong. confident_errors: wrong with a
+// confidence of at least 0.9. intervals: [low, high] that hold 95 % of the values of a metric over
+// rows that are drawn again from these, record by record.
+//
+// Of rows of one type. noul: auroc, null for one class, without rows whose target is 0.5; ece_true,
+// of p(true) against the share of true. choice: macro_f1, mean over ids, of keys that occur. score:
+// mae, |mean level - mean level of the target|; quadratic_kappa of the largest group of equal
+// levels, null without chance errors.
 OrderedJson MetricsJson(std::span<const Prediction> rows, std::int64_t bins = kUsualBins);
 
 }  // namespace qlora

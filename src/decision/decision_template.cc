@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "prompt/thought_forms.h"
 #include "records/record_error.h"
 
 namespace qlora {
@@ -29,29 +30,17 @@ constexpr std::string_view kInstructionsWord = "QLORAINSTRUCTIONS";
 constexpr std::string_view kLabelWord = "QLORALABEL";
 constexpr std::string_view kAnswerWord = "QLORAANSWER";
 
-struct Thought {
-  std::string_view open;
-  std::string_view close;
-};
-constexpr Thought kThoughts[] = {
-    {"<think>", "</think>"},
-    {"<thinking>", "</thinking>"},
-    {"[THINK]", "[/THINK]"},
-    {"<seed:think>", "</seed:think>"},
-    {"<|START_THINKING|>", "<|END_THINKING|>"},
-    {"<|channel>thought", "<channel|>"},
-    {"<|open|>think<|sep|>", "<|close|>think<|sep|>"},
-};
-
 // Returns the thought that is open at the end of a prompt, or null: its tag is not closed, and no
 // special token, such as the head of a turn, comes behind it.
-const Thought* OpenThought(std::string_view prompt, std::span<const std::string> special_tokens) {
-  for (const Thought& thought : kThoughts) {
-    const std::size_t open = prompt.rfind(thought.open);
+const ThoughtForm* OpenThought(std::string_view prompt,
+                               std::span<const std::string> special_tokens) {
+  for (const ThoughtForm& thought : kThoughtForms) {
+    const std::string_view begin = TrimEnd(thought.begin);
+    const std::size_t open = prompt.rfind(begin);
     if (open == std::string_view::npos) continue;
-    const std::string_view behind = prompt.substr(open + thought.open.size());
+    const std::string_view behind = prompt.substr(open + begin.size());
     const auto has = [&](std::string_view text) { return behind.find(text) != behind.npos; };
-    if (!has(thought.close) && std::none_of(special_tokens.begin(), special_tokens.end(), has)) {
+    if (!has(thought.end) && std::none_of(special_tokens.begin(), special_tokens.end(), has)) {
       return &thought;
     }
   }
@@ -212,8 +201,8 @@ std::string ChatDecisionText(const ChatTemplate& chat) {
         "decision_template plain");
   }
   std::string behind = text.substr(at + kStateWord.size());
-  if (const Thought* thought = OpenThought(text, chat.special_tokens())) {
-    behind = fmt::format("{}\n\n{}\n\n", TrimEnd(behind), thought->close);
+  if (const ThoughtForm* thought = OpenThought(text, chat.special_tokens())) {
+    behind = fmt::format("{}\n\n{}\n\n", TrimEnd(behind), thought->end);
   }
   return Quoted(text.substr(0, at)) + std::string(kBody) + Quoted(behind);
 }
@@ -280,9 +269,9 @@ void CheckDecisionTemplate(const DecisionTemplate& decision_template,
                        NameOf(type)));
     }
     const std::string prompt = render(letters);
-    if (const Thought* thought = OpenThought(prompt, special_tokens)) {
+    if (const ThoughtForm* thought = OpenThought(prompt, special_tokens)) {
       fail(fmt::format("it ends inside a thought: close {} with {} before the answer begins",
-                       thought->open, thought->close));
+                       TrimEnd(thought->begin), thought->end));
     }
     const std::vector<std::int32_t> ids = tokenizer.Encode(prompt);
     for (const DecisionLabel& label : tokenizer.labels()) {

@@ -257,11 +257,9 @@ double MeanLevel(const std::vector<double>& shares) {
 }
 
 std::string ShortJson(const OrderedJson& value) {
-  std::size_t end = 60;
+  constexpr std::size_t kMost = 60;
   const std::string text = FormatJson(value);
-  if (text.size() <= end) return text;
-  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
-  return text.substr(0, end) + " ...";
+  return text.size() <= kMost ? text : fmt::format("{} ...", FirstBytes(text, kMost));
 }
 
 const OrderedJson* FindField(const OrderedJson& object, std::string_view key) {

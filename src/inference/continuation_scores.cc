@@ -71,29 +71,6 @@ ScoreRows SharedRows(const ScoreRequest& request) {
   return rows;
 }
 
-// The samples [begin, end) of a pass.
-struct Group {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t rows = 0;
-  std::int64_t unfolded = 0;
-};
-
-std::vector<Group> GroupRows(std::span<const ScoreRows> all) {
-  std::int64_t largest = 0;
-  for (const ScoreRows& rows : all) largest = std::max(largest, std::ssize(rows.sample.ids));
-  const std::int64_t limit = EvalRows(largest);
-  std::vector<Group> groups;
-  for (std::int64_t i = 0; i < std::ssize(all); ++i) {
-    const std::int64_t rows = std::ssize(all[i].sample.ids);
-    if (groups.empty() || groups.back().rows + rows > limit) groups.push_back({i, i, 0, 0});
-    groups.back().end = i + 1;
-    groups.back().rows += rows;
-    groups.back().unfolded += UnfoldedRows(all[i].sample);
-  }
-  return groups;
-}
-
 Batch BatchOf(std::span<const ScoreRows> rows) {
   std::vector<Sample> samples;
   for (const ScoreRows& one : rows) samples.push_back(one.sample);
@@ -133,28 +110,34 @@ std::vector<ScoreRows> LayOutScores(std::span<const ScoreRequest> requests, std:
 std::vector<ContinuationScore> RunScores(const Decoder& decoder, const LoraAdapter* adapter,
                                          std::span<const ScoreRows> all,
                                          const ScoreProgress& progress) {
-  const std::vector<Group> groups = GroupRows(all);
+  const auto length = [&](std::int64_t i) { return std::ssize(all[i].sample.ids); };
+  std::int64_t largest = 0;
+  for (std::int64_t i = 0; i < std::ssize(all); ++i) largest = std::max(largest, length(i));
+  const std::vector<PassSamples> passes = GroupSamples(std::ssize(all), EvalRows(largest), length);
+  std::vector<Batch> batches;
   std::int64_t rows = 0;
   std::int64_t unfolded = 0;
-  for (const Group& group : groups) {
-    rows = std::max(rows, group.rows);
-    unfolded = std::max(unfolded, group.unfolded);
+  for (const PassSamples& pass : passes) {
+    const Batch& batch =
+        batches.emplace_back(BatchOf(all.subspan(pass.begin, pass.end - pass.begin)));
+    rows = std::max(rows, batch.rows());
+    unfolded = std::max(unfolded, batch.unfolded_rows());
   }
   const Adapters adapters = AdaptersOf(adapter);
   Arena memory = ReserveEvaluation(decoder, adapters, rows, unfolded);
   EvalMemory activations_of(decoder, adapters, memory);
   std::vector<ContinuationScore> scores;
-  for (const Group& group : groups) {
-    if (progress) progress(group.begin, std::ssize(all));
-    const auto part = all.subspan(group.begin, group.end - group.begin);
-    const Batch batch = BatchOf(part);
+  for (std::size_t p = 0; p < passes.size(); ++p) {
+    const auto [begin, end] = passes[p];
+    const Batch& batch = batches[p];
+    if (progress) progress(begin, std::ssize(all));
     Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
     Forward(decoder, inputs, activations);
     const RowScores of_rows = ScoresOfRows(decoder, inputs, activations);
     std::size_t row = 0;
-    for (const ScoreRows& one : part) {
+    for (const ScoreRows& one : all.subspan(begin, end - begin)) {
       for (const std::int64_t count : one.counts) {
         ContinuationScore& score = scores.emplace_back();
         score.tokens = count;

@@ -34,6 +34,17 @@ struct DatasetSums {
   void Add(const DatasetSums& part);
 };
 
+// The samples [begin, end) of a pass.
+struct PassSamples {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+// Whole samples are collected until the next one would exceed `rows`. Each pass has about the same
+// size, whatever the lengths are, and the samples of a pass are separate sequences: grouping does
+// not change their losses. length: tokens of sample i of `size`.
+std::vector<PassSamples> GroupSamples(std::int64_t size, std::int64_t rows,
+                                      const std::function<std::int64_t(std::int64_t)>& length);
+
 // Samples that passes are made of. Totals need the counts before anything is read.
 struct SampleList {
   std::int64_t size = 0;
@@ -54,7 +65,7 @@ SampleList ListOf(const Dataset& dataset);
 // returned false on a rank.
 std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const SampleList& samples,
+                                           const Objective& objective, const SampleList& list,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress = {});
 

@@ -58,6 +58,18 @@ DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures
 
 }  // namespace
 
+std::vector<std::string> OptionsOfQuestions(const EvalOptions& options) {
+  const EvalOptions usual;
+  std::vector<std::string> given;
+  if (options.keeps_predictions) given.emplace_back("predictions");
+  if (options.ece_bins != usual.ece_bins) given.emplace_back("ece_bins");
+  if (options.permutations != usual.permutations) given.emplace_back("permutations");
+  if (options.decision_temperature != usual.decision_temperature) {
+    given.emplace_back("decision_temperature");
+  }
+  return given;
+}
+
 DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& sums,
                               const Temperatures& temperatures, std::int64_t bins) {
   const DecisionAnswers answers = asked.Answers(sums, temperatures);

@@ -11,8 +11,12 @@
 #include "decision/prediction.h"
 #include "inference/asked_questions.h"
 #include "qlora/decision.h"
+#include "qlora/model_options.h"
 
 namespace qlora {
+
+// The options that are given and that other data than questions do not have.
+std::vector<std::string> OptionsOfQuestions(const EvalOptions& options);
 
 // sums: of AskedQuestions::Run.
 DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& sums,

@@ -4,7 +4,6 @@
 #include "hub/hub_cache.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
-#include "pass/eval_memory.h"
 #include "qlora/communicator.h"
 #include "tokenizer/adapter_files.h"
 
@@ -105,15 +104,10 @@ void LoadedModel::AddNotes(const AdapterSet& adapters) {
   std::erase(notes, "");
 }
 
-DecoderConfig LoadedModel::ConfigFor(bool without_adapter) const {
-  DecoderConfig of_pass = config;
-  if (without_adapter) of_pass.vocab_size = weights.embed.rows();
-  return of_pass;
-}
-
-Arena LoadedModel::ReservePasses(const Decoder& decoder, std::int64_t rows,
-                                 std::int64_t unfolded) const {
-  return ReserveEvaluation(decoder, AdaptersOf(AdapterFor(false)), rows, unfolded);
+DecoderConfig LoadedModel::ConfigFor(const LoraAdapter* of_pass) const {
+  DecoderConfig result = config;
+  result.vocab_size = of_pass != nullptr ? of_pass->vocab_size() : weights.embed.rows();
+  return result;
 }
 
 void LoadedModel::UseNorms() {
@@ -139,6 +133,12 @@ ModelOptions LoadedModel::BaseOptions() const {
   alone.load_in_4bit = has_form ? "auto" : base.load_in_4bit ? "true" : "false";
   alone.quantization = has_form ? QuantizationFields() : base.quantization;
   return alone;
+}
+
+void CheckToken(std::int32_t id, std::int64_t vocab_size, const Tokenizer& tokenizer) {
+  if (id < vocab_size) return;
+  ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", id,
+                    tokenizer.TokenText(id), vocab_size);
 }
 
 }  // namespace qlora

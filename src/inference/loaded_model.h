@@ -38,11 +38,9 @@ struct LoadedModel {
   const LoraAdapter* AdapterFor(bool without_adapter) const {
     return without_adapter || !adapter ? nullptr : &*adapter;
   }
-  // The configuration of a pass: the base's own tables may have fewer rows, or more, than those of
-  // the adapter.
-  DecoderConfig ConfigFor(bool without_adapter) const;
-  // Memory for passes over at most so many rows; see ReserveEvaluation.
-  Arena ReservePasses(const Decoder& decoder, std::int64_t rows, std::int64_t unfolded) const;
+  // The configuration of a pass with an adapter, null for the base alone, whose own tables may have
+  // fewer rows, or more, than those of the adapter.
+  DecoderConfig ConfigFor(const LoraAdapter* of_pass) const;
   // Computes the row lengths that DoRA divides by. Once: neither base nor adapter changes.
   void UseNorms();
   RankPlace place() const;
@@ -71,6 +69,9 @@ struct LoadedModel {
                 const std::function<void(std::int64_t done, std::int64_t total)>& progress);
   void AddNotes(const AdapterSet& adapters);
 };
+
+// Errors: InvalidInput for a token that tables of `vocab_size` rows lack.
+void CheckToken(std::int32_t id, std::int64_t vocab_size, const Tokenizer& tokenizer);
 
 }  // namespace qlora
 

@@ -75,44 +75,6 @@ class Model::Impl {
     return result;
   }
 
-  std::optional<std::int32_t> start_token() const {
-    return model_.tokenizer.bos_id() ? model_.tokenizer.bos_id() : model_.tokenizer.eos_id();
-  }
-
-  const std::filesystem::path& dir() const { return model_.dir; }
-  const ServedPrompts& prompts() const { return model_.prompts; }
-
-  const std::string& adapter_folder() const { return model_.adapter_folder; }
-
-  const std::vector<std::string>& notes() const { return model_.notes; }
-
-  std::int64_t context_length() const { return model_.config.max_position_embeddings; }
-
-  std::int64_t CountTokens(std::string_view text, bool add_special_tokens) const {
-    return std::ssize(model_.tokenizer.Encode(text, add_special_tokens));
-  }
-
-  std::vector<std::int32_t> Tokenize(std::string_view text, bool add_special_tokens) const {
-    return model_.tokenizer.Encode(text, add_special_tokens);
-  }
-
-  std::string Detokenize(std::span<const std::int32_t> ids, bool special_tokens) const {
-    // Decode passes over unknown ids.
-    for (const std::int32_t id : ids) {
-      if (id >= 0 && id < model_.tokenizer.vocab_size()) continue;
-      ThrowInvalidInput("ids: {} is not a token id of this model, which has {}", id,
-                        model_.tokenizer.vocab_size());
-    }
-    return model_.tokenizer.Decode(ids, !special_tokens);
-  }
-
-  std::vector<std::string> stop_tokens() const {
-    std::vector<std::string> texts;
-    for (const std::int32_t id : model_.prompts.ends())
-      texts.push_back(model_.tokenizer.TokenText(id));
-    return texts;
-  }
-
  private:
   EngineRequest RequestFor(const PromptText& prompt, const GenerateOptions& options) const {
     EngineRequest request{.prompt = EncodePrompt(model_.tokenizer, prompt),
@@ -145,16 +107,9 @@ class Model::Impl {
       ThrowInvalidInput("max_new_tokens must be positive, found {}", options.max_new_tokens);
     }
     const auto rows = static_cast<std::int64_t>(ids.size());
-    if (rows >= model_.config.max_position_embeddings) {
-      ThrowInvalidInput("the prompt has {} tokens; this model reads at most {}", rows,
-                        model_.config.max_position_embeddings);
-    }
-    for (const std::int32_t id : ids) {
-      if (id >= model_.config.vocab_size) {
-        ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", id,
-                          model_.tokenizer.TokenText(id), model_.config.vocab_size);
-      }
-    }
+    const std::int64_t most = model_.config.max_position_embeddings;
+    if (rows >= most) throw PromptTooLong(rows, most);
+    for (const std::int32_t id : ids) CheckToken(id, model_.config.vocab_size, model_.tokenizer);
   }
 
   LoadedModel model_;
@@ -174,9 +129,9 @@ Model Model::Load(Context& context, const ModelOptions& options,
   return Model(std::make_unique<Impl>(context, options, adapters, *backends, progress));
 }
 
-std::string Model::adapter_folder() const { return impl_->adapter_folder(); }
+std::string Model::adapter_folder() const { return impl_->model().adapter_folder; }
 
-std::vector<std::string> Model::notes() const { return impl_->notes(); }
+std::vector<std::string> Model::notes() const { return impl_->model().notes; }
 
 ModelOptions Model::base_options() const { return impl_->model().BaseOptions(); }
 
@@ -217,48 +172,63 @@ std::string_view StopReasonName(StopReason reason) {
 }
 
 std::string Model::TakeGenerationConfig(OptionTable& options) const {
-  return qlora::TakeGenerationConfig(impl_->dir(), options);
+  return qlora::TakeGenerationConfig(impl_->model().dir, options);
 }
 
-std::int64_t Model::context_length() const { return impl_->context_length(); }
+std::int64_t Model::context_length() const { return impl_->model().config.max_position_embeddings; }
 
 std::int64_t Model::CountTokens(std::string_view text, bool add_special_tokens) const {
-  return impl_->CountTokens(text, add_special_tokens);
+  return std::ssize(Tokenize(text, add_special_tokens));
 }
 
 std::vector<std::int32_t> Model::Tokenize(std::string_view text, bool add_special_tokens) const {
-  return impl_->Tokenize(text, add_special_tokens);
+  return impl_->model().tokenizer.Encode(text, add_special_tokens);
 }
 
 std::string Model::Detokenize(std::span<const std::int32_t> ids, bool special_tokens) const {
-  return impl_->Detokenize(ids, special_tokens);
+  const Tokenizer& tokenizer = impl_->model().tokenizer;
+  // Decode passes over unknown ids.
+  for (const std::int32_t id : ids) {
+    if (id >= 0 && id < tokenizer.vocab_size()) continue;
+    ThrowInvalidInput("ids: {} is not a token id of this model, which has {}", id,
+                      tokenizer.vocab_size());
+  }
+  return tokenizer.Decode(ids, !special_tokens);
 }
 
-std::optional<std::int32_t> Model::start_token() const { return impl_->start_token(); }
+std::optional<std::int32_t> Model::start_token() const {
+  const Tokenizer& tokenizer = impl_->model().tokenizer;
+  return tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
+}
 
-bool Model::has_chat_template() const { return impl_->prompts().chat() != nullptr; }
+bool Model::has_chat_template() const { return impl_->model().prompts.chat() != nullptr; }
 
 std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
-  return impl_->prompts().ChatPrompt(messages, tools);
+  return impl_->model().prompts.ChatPrompt(messages, tools);
 }
 
-std::string Model::prompt_layout() const { return impl_->prompts().Describe(); }
+std::string Model::prompt_layout() const { return impl_->model().prompts.Describe(); }
 
 PromptText Model::Prompt(std::string_view user, std::string_view system) const {
-  return impl_->prompts().Prompt(user, system);
+  return impl_->model().prompts.Prompt(user, system);
 }
 
 PromptText Model::PromptOfRecord(std::string_view record) const {
-  return impl_->prompts().OfRecord(record);
+  return impl_->model().prompts.OfRecord(record);
 }
 
 PromptText Model::PromptOfChat(std::string_view messages, std::string_view tools) const {
-  return impl_->prompts().OfChat(messages, tools);
+  return impl_->model().prompts.OfChat(messages, tools);
 }
 
-bool Model::has_turns() const { return impl_->prompts().has_turns(); }
+bool Model::has_turns() const { return impl_->model().prompts.has_turns(); }
 
-std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
+std::vector<std::string> Model::stop_tokens() const {
+  const LoadedModel& model = impl_->model();
+  std::vector<std::string> texts;
+  for (const std::int32_t id : model.prompts.ends()) texts.push_back(model.tokenizer.TokenText(id));
+  return texts;
+}
 
 std::vector<std::vector<ContinuationScore>> Model::Score(
     std::span<const ScoreRequest> requests,

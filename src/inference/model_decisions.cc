@@ -5,15 +5,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "data/batch_stream.h"
 #include "decision/decision_wire.h"
 #include "dist/together.h"
-#include "inference/asked_questions.h"
-#include "inference/dataset_evaluation.h"
 #include "inference/decision_evaluation.h"
+#include "inference/model_passes.h"
 #include "io/json.h"
 #include "objective/decision.h"
-#include "pass/eval_memory.h"
 #include "prompt/chat_template_load.h"
 
 namespace qlora {
@@ -27,16 +24,9 @@ Temperatures TemperaturesOf(const std::optional<DecisionSource>& decisions,
   return fits ? decisions->file.temperatures : Temperatures();
 }
 
-// Of a template that the user names, the prompt has its spaces itself.
-PromptSpace SpaceOf(const std::optional<DecisionSource>& decisions,
-                    const std::string& given_template) {
-  return decisions && given_template.empty() ? decisions->space : PromptSpace::kOfPrompt;
-}
-
 // The layout of requests: the user's template, that of the training, or the usual one.
 PromptLayout DecisionLayout(const DecisionModel& model, const DecisionOptions& reading) {
-  const std::optional<PromptLayout> recorded =
-      model.decisions ? model.decisions->layout() : model.prompts.recorded();
+  const std::optional<PromptLayout> recorded = RecordedLayout(model.decisions, model.prompts);
   PromptLayout layout = {.kind = PromptLayout::Kind::kDecision, .format = RecordFormat::kDecision};
   if (recorded && recorded->kind == layout.kind) layout = *recorded;
   const auto chat =
@@ -61,38 +51,27 @@ std::vector<AnsweredQuestion> QuestionsOf(const Decision& decision) {
   return questions;
 }
 
-// The model reads only ids that it has.
-void CheckIds(const AskedQuestions& asked, const DecoderConfig& config,
-              const Tokenizer& tokenizer) {
-  if (asked.largest_id() < config.vocab_size) return;
-  ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", asked.largest_id(),
-                    tokenizer.TokenText(asked.largest_id()), config.vocab_size);
-}
-
 DatasetSums Ask(LoadedModel& model, const AskedQuestions& asked, bool without_adapter,
                 const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const DecoderConfig config = model.ConfigFor(without_adapter);
-  CheckIds(asked, config, model.tokenizer);
-  const Decoder decoder(*model.backend, config, model.weights, model.precision, asked.longest());
-  const std::int64_t rows = EvalRows(asked.largest());
-  Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, asked.unfolding()));
-  model.UseNorms();
-  return *asked.Run(model.context.communicator(), model.place(), decoder,
-                    model.AdapterFor(without_adapter), memory,
-                    [&](std::int64_t done, std::int64_t total) {
-                      if (progress) progress(done, total);
-                      return true;
-                    });
+  const LoraAdapter* adapter = model.AdapterFor(without_adapter);
+  CheckToken(asked.largest_id(), model.ConfigFor(adapter).vocab_size, model.tokenizer);
+  const ModelPasses passes(model, adapter, asked.longest(), asked.largest(), asked.unfolding(),
+                           progress);
+  const AnswerMeter& meter = passes.meter();
+  return *asked.Run(meter.communicator, meter.place, meter.decoder, adapter, meter.memory,
+                    meter.progress);
 }
 
 }  // namespace
 
-std::optional<PromptLayout> RecordedLayout(const LoadedModel& model) {
-  return model.decisions ? model.decisions->layout() : model.prompts.recorded();
+std::optional<PromptLayout> RecordedLayout(const std::optional<DecisionSource>& decisions,
+                                           const ServedPrompts& prompts) {
+  return decisions ? decisions->layout() : prompts.recorded();
 }
 
-PromptSpace SpaceOf(const LoadedModel& model, const std::string& given_template) {
-  return SpaceOf(model.decisions, given_template);
+PromptSpace SpaceOf(const std::optional<DecisionSource>& decisions,
+                    const std::string& given_template) {
+  return decisions && given_template.empty() ? decisions->space : PromptSpace::kOfPrompt;
 }
 
 EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const DataOptions& data,
@@ -131,77 +110,44 @@ PromptTooLong::PromptTooLong(std::int64_t prompt_tokens, std::int64_t most)
                         most)),
       tokens(prompt_tokens) {}
 
-class RequestedDecisions::Impl {
- public:
-  Impl(const LoadedModel& base, const DecisionModel& model, DecisionRequest request,
-       const DecideOptions& options)
-      : base_(base),
-        model_(model),
-        request_(std::move(request)),
-        reading_(ReadingOf(model, options)),
-        layout_(DecisionLayout(model, reading_)),
-        temperatures_(TemperaturesOf(model.decisions, options.decision_temperature, layout_)),
-        encoder_(layout_.prompt_template, reading_, model.tokenizer),
-        asked_(encoder_) {
-    const std::vector<AnsweredQuestion> questions = QuestionsOf(request_.decision);
-    // One question tells of a state that is too long, before it is laid out for all of them.
-    AskedQuestions first(encoder_);
-    first.Add(request_.decision, std::span(questions).first(1), 0);
-    CheckLength(first);
-    asked_.Add(request_.decision, questions, 0);
-    CheckLength(asked_);
-    CheckIds(asked_, base.config, model.tokenizer);
-  }
-
-  std::int64_t parts() const { return asked_.parts(); }
-
-  std::int64_t longest() const { return asked_.longest(); }
-
-  void RunPart(const Decoder& decoder, Arena& memory) {
-    sums_.Add(asked_.RunPart(base_.context.communicator(), base_.place(), decoder, model_.adapter,
-                             memory, next_));
-    ++next_;
-  }
-
-  OrderedJson Answer() const {
-    std::vector<std::vector<double>> probabilities;
-    for (Prediction& row : asked_.Answers(sums_, temperatures_).rows) {
-      probabilities.push_back(std::move(row.probabilities));
-    }
-    const std::string& name = request_.model.empty() ? model_.name : request_.model;
-    return DecisionAnswer(request_, probabilities, name, asked_.prompt_tokens());
-  }
-
- private:
-  void CheckLength(const AskedQuestions& asked) const {
-    if (asked.longest() > model_.max_length) {
-      throw PromptTooLong(asked.longest(), model_.max_length);
-    }
-  }
-
-  const LoadedModel& base_;
-  const DecisionModel model_;
-  const DecisionRequest request_;
-  const DecisionOptions reading_;
-  const PromptLayout layout_;
-  const Temperatures temperatures_;
-  const DecisionEncoder encoder_;
-  AskedQuestions asked_;
-  DatasetSums sums_;
-  std::int64_t next_ = 0;
-};
-
 RequestedDecisions::RequestedDecisions(const LoadedModel& base, const DecisionModel& model,
                                        DecisionRequest request, const DecideOptions& options)
-    : impl_(std::make_unique<Impl>(base, model, std::move(request), options)) {}
-RequestedDecisions::~RequestedDecisions() = default;
-
-std::int64_t RequestedDecisions::parts() const { return impl_->parts(); }
-std::int64_t RequestedDecisions::longest() const { return impl_->longest(); }
-void RequestedDecisions::RunPart(const Decoder& decoder, Arena& memory) {
-  impl_->RunPart(decoder, memory);
+    : base_(base),
+      model_(model),
+      request_(std::move(request)),
+      reading_(ReadingOf(model, options)),
+      layout_(DecisionLayout(model, reading_)),
+      temperatures_(TemperaturesOf(model.decisions, options.decision_temperature, layout_)),
+      encoder_(layout_.prompt_template, reading_, model.tokenizer),
+      asked_(encoder_) {
+  const std::vector<AnsweredQuestion> questions = QuestionsOf(request_.decision);
+  // One question tells of a state that is too long, before it is laid out for all of them.
+  AskedQuestions first(encoder_);
+  first.Add(request_.decision, std::span(questions).first(1), 0);
+  CheckLength(first);
+  asked_.Add(request_.decision, questions, 0);
+  CheckLength(asked_);
+  CheckToken(asked_.largest_id(), base.config.vocab_size, model.tokenizer);
 }
-OrderedJson RequestedDecisions::Answer() const { return impl_->Answer(); }
+
+void RequestedDecisions::CheckLength(const AskedQuestions& asked) const {
+  if (asked.longest() > model_.max_length) throw PromptTooLong(asked.longest(), model_.max_length);
+}
+
+void RequestedDecisions::RunPart(const Decoder& decoder, Arena& memory) {
+  sums_.Add(asked_.RunPart(base_.context.communicator(), base_.place(), decoder, model_.adapter,
+                           memory, next_));
+  ++next_;
+}
+
+OrderedJson RequestedDecisions::Answer() const {
+  std::vector<std::vector<double>> probabilities;
+  for (Prediction& row : asked_.Answers(sums_, temperatures_).rows) {
+    probabilities.push_back(std::move(row.probabilities));
+  }
+  const std::string& name = request_.model.empty() ? model_.name : request_.model;
+  return DecisionAnswer(request_, probabilities, name, asked_.prompt_tokens());
+}
 
 std::string AnswerRequest(LoadedModel& model, std::string_view text, const DecideOptions& options) {
   model.memory->Free();

@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "data/dataset.h"
+#include "data/decision_encoder.h"
+#include "decision/decision_temperature.h"
 #include "decision/decision_wire.h"
+#include "inference/asked_questions.h"
+#include "inference/dataset_evaluation.h"
 #include "inference/decision_source.h"
 #include "inference/loaded_model.h"
 #include "io/json_fwd.h"
@@ -20,9 +23,11 @@
 namespace qlora {
 
 // The layout of the training, by the files of this program and others.
-std::optional<PromptLayout> RecordedLayout(const LoadedModel& model);
+std::optional<PromptLayout> RecordedLayout(const std::optional<DecisionSource>& decisions,
+                                           const ServedPrompts& prompts);
 // Of a template that the user names, the prompt has its spaces itself.
-PromptSpace SpaceOf(const LoadedModel& model, const std::string& given_template);
+PromptSpace SpaceOf(const std::optional<DecisionSource>& decisions,
+                    const std::string& given_template);
 
 // Asks the questions of each record, in the order of the records. data: the options that the
 // dataset was opened with. Errors: InvalidInput.
@@ -47,12 +52,11 @@ class RequestedDecisions {
   // Lays out all prompts; no pass is run. Errors: as Model::Decide, PromptTooLong among them.
   RequestedDecisions(const LoadedModel& base, const DecisionModel& model, DecisionRequest request,
                      const DecideOptions& options);
-  ~RequestedDecisions();
   RequestedDecisions(const RequestedDecisions&) = delete;
   RequestedDecisions& operator=(const RequestedDecisions&) = delete;
 
-  std::int64_t parts() const;
-  std::int64_t longest() const;  // tokens of a prompt
+  std::int64_t parts() const { return asked_.parts(); }
+  std::int64_t longest() const { return asked_.longest(); }  // tokens of a prompt
   // Runs the next part. decoder: over the base, with positions for the longest prompt. memory: for
   // a pass; is replaced if it is too small. DoRA's row lengths of the adapter are there
   // (RefreshNorms). No other pass of the base runs meanwhile.
@@ -61,8 +65,18 @@ class RequestedDecisions {
   OrderedJson Answer() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void CheckLength(const AskedQuestions& asked) const;
+
+  const LoadedModel& base_;
+  const DecisionModel model_;
+  const DecisionRequest request_;
+  const DecisionOptions reading_;
+  const PromptLayout layout_;
+  const Temperatures temperatures_;
+  const DecisionEncoder encoder_;
+  AskedQuestions asked_;
+  DatasetSums sums_;
+  std::int64_t next_ = 0;
 };
 
 // A prompt beyond the context, of which callers may make an error of their own.

@@ -13,29 +13,16 @@
 #include "inference/dataset_evaluation.h"
 #include "inference/decision_evaluation.h"
 #include "inference/model_decisions.h"
+#include "inference/model_passes.h"
 #include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"
 #include "model/shared_options.h"
 #include "objective/supervised.h"
-#include "pass/eval_memory.h"
 #include "preference/preference_fields.h"
 #include "prompt/chat_template_load.h"
 
 namespace qlora {
 namespace {
-
-// What is asked for that other data than questions do not have.
-std::vector<std::string> OptionsOfQuestions(const EvalOptions& options) {
-  const EvalOptions usual;
-  std::vector<std::string> given;
-  if (options.keeps_predictions) given.emplace_back("predictions");
-  if (options.ece_bins != usual.ece_bins) given.emplace_back("ece_bins");
-  if (options.permutations != usual.permutations) given.emplace_back("permutations");
-  if (options.decision_temperature != usual.decision_temperature) {
-    given.emplace_back("decision_temperature");
-  }
-  return given;
-}
 
 // Ranks that share an evaluation must compute the same.
 void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter,
@@ -67,27 +54,21 @@ void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_
 std::int64_t VocabularyOf(const LoadedModel& model, const EvalOptions& options,
                           const std::optional<PreferenceLossOptions>& loss,
                           const std::optional<LoraAdapter>& reference) {
-  const std::int64_t rows = model.ConfigFor(options.without_adapter).vocab_size;
+  const auto rows_of = [&](const LoraAdapter* adapter) {
+    return model.ConfigFor(adapter).vocab_size;
+  };
+  const std::int64_t rows = rows_of(model.AdapterFor(options.without_adapter));
   if (!loss || !loss->needs_reference()) return rows;
-  return std::min(rows, reference ? reference->vocab_size() : model.weights.embed.rows());
+  return std::min(rows, rows_of(reference ? &*reference : nullptr));
 }
 
 EvalResult EvaluateText(LoadedModel& model, const Dataset& dataset, const EvalOptions& options,
                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const DecoderConfig config = model.ConfigFor(options.without_adapter);
   const DataReport& report = dataset.report();
-  const Decoder decoder(*model.backend, config, model.weights, model.precision, report.longest);
-  const std::int64_t rows = EvalRows(report.largest);
-  Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, report.unfolding));
-  model.UseNorms();
+  const ModelPasses passes(model, model.AdapterFor(options.without_adapter), report.longest,
+                           report.largest, report.unfolding, progress);
   const Supervised objective;
-  DatasetSums sums =
-      *EvaluateDataset(model.context.communicator(), model.place(), decoder,
-                       model.AdapterFor(options.without_adapter), objective, ListOf(dataset),
-                       options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
-                         if (progress) progress(done, total);
-                         return true;
-                       });
+  DatasetSums sums = *passes.meter().Evaluate(objective, dataset, {}, 0, options.per_token);
   const std::vector<double> values = objective.Values(sums.sums, sums.totals);
   EvalResult result;
   result.loss = values.front();
@@ -127,12 +108,12 @@ EvalResult EvaluateModel(LoadedModel& model, const EvalOptions& options,
   const DataLimits limits{VocabularyOf(model, options, loss, reference),
                           model.config.max_position_embeddings};
   const bool keeps = !options.raw && !model.prompts.template_given();
-  const std::optional<PromptLayout> recorded = RecordedLayout(model);
+  const std::optional<PromptLayout> recorded = RecordedLayout(model.decisions, model.prompts);
   ReadingFields reading_as = options.reading;
   if (loss) reading_as.preference = ReadingFor(*loss);
   DataOptions data = ToDataOptions(reading_as, options.dataset, limits,
                                    keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
-  data.decision.space = SpaceOf(model, data.decision.decision_template);
+  data.decision.space = SpaceOf(model.decisions, data.decision.decision_template);
   const std::vector<std::string> of_questions = OptionsOfQuestions(options);
   data.decision.given.insert(data.decision.given.begin(), of_questions.begin(), of_questions.end());
   CheckUnweighted(data.sources, "dataset");

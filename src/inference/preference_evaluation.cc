@@ -11,13 +11,12 @@
 
 #include "adapter/combined_adapter.h"
 #include "base/check.h"
-#include "data/batch_stream.h"
 #include "hub/hub_adapter.h"
-#include "inference/answer_meter.h"
+#include "inference/decision_evaluation.h"
+#include "inference/model_passes.h"
 #include "model/checkpoint.h"
 #include "objective/preference.h"
 #include "pass/dora.h"
-#include "pass/eval_memory.h"
 #include "preference/preference_fields.h"
 
 namespace qlora {
@@ -26,54 +25,6 @@ namespace {
 [[noreturn]] void RefuseIdle(const IdleOption& idle) {
   ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
 }
-
-// What the passes over a data set need.
-struct Extent {
-  Extent(const Dataset& dataset, std::int64_t mismatched)
-      : positions(std::max<std::int64_t>(dataset.report().longest, mismatched)),
-        rows(EvalRows(std::max<std::int64_t>(dataset.report().largest, mismatched))),
-        unfolded(UnfoldedRows(rows, dataset.report().unfolding)) {}
-
-  std::int64_t positions;
-  std::int64_t rows;
-  std::int64_t unfolded;
-};
-
-// Passes of the model with an adapter, or of the base alone.
-class Passes {
- public:
-  Passes(LoadedModel& model, const LoraAdapter* adapter, const Extent& extent)
-      : model_(model),
-        place_(model.place()),
-        adapter_(adapter),
-        config_(model.config),
-        decoder_(*model.backend, WithRows(config_, RowsOf(model, adapter)), model.weights,
-                 model.precision, extent.positions),
-        memory_(ReserveEvaluation(decoder_, AdaptersOf(adapter), extent.rows, extent.unfolded)) {}
-  Passes(const Passes&) = delete;
-  Passes& operator=(const Passes&) = delete;
-
-  AnswerMeter Meter(EvalProgress progress) {
-    return {
-        model_.context.communicator(), place_, decoder_, adapter_, memory_, std::move(progress)};
-  }
-
- private:
-  static std::int64_t RowsOf(const LoadedModel& model, const LoraAdapter* adapter) {
-    return adapter != nullptr ? adapter->vocab_size() : model.weights.embed.rows();
-  }
-  static const DecoderConfig& WithRows(DecoderConfig& config, std::int64_t rows) {
-    config.vocab_size = rows;
-    return config;
-  }
-
-  LoadedModel& model_;
-  RankPlace place_;
-  const LoraAdapter* adapter_;
-  DecoderConfig config_;  // with the rows of the tables that passes read
-  Decoder decoder_;
-  Arena memory_;
-};
 
 // Takes out means over answers that the data do not have. Returns what it took out and why, or "".
 std::string TakeOutMissing(std::vector<MetricValue>& metrics) {
@@ -112,13 +63,8 @@ std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options
   if (!asks) return {};
   const PreferenceLossOptions loss = PreferenceLossOf(fields, options.label_smoothing_factor);
   CheckPreferenceReading(options.reading);
-  const EvalOptions usual;
-  constexpr const char* kNoQuestions = "preferences ask no questions; leave it out";
-  if (options.keeps_predictions) RefuseIdle({"predictions", kNoQuestions});
-  if (options.ece_bins != usual.ece_bins) RefuseIdle({"ece_bins", kNoQuestions});
-  if (options.permutations != usual.permutations) RefuseIdle({"permutations", kNoQuestions});
-  if (options.decision_temperature != usual.decision_temperature) {
-    RefuseIdle({"decision_temperature", kNoQuestions});
+  for (const std::string& option : OptionsOfQuestions(options)) {
+    RefuseIdle({option, "preferences ask no questions; leave it out"});
   }
   if (options.reference != "base" && loss.family() == LossFamily::kOwn) {
     RefuseIdle({"reference", "this preference_loss has none; leave it out"});
@@ -172,20 +118,20 @@ EvalResult EvaluatePreferences(
     const LoraAdapter* reference, const EvalOptions& options, std::int64_t max_length,
     const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   const PreferenceObjective objective(loss);
-  const EvalProgress report = [&](std::int64_t done, std::int64_t total) {
-    if (progress) progress(done, total);
-    return true;
+  const DataReport& report = dataset.report();
+  const std::int64_t mismatched = loss.needs_kl() ? LongestMismatched(dataset, max_length) : 0;
+  const auto passes_with = [&](const LoraAdapter* adapter) {
+    return ModelPasses(model, adapter, std::max<std::int64_t>(report.longest, mismatched),
+                       std::max<std::int64_t>(report.largest, mismatched), report.unfolding,
+                       progress);
   };
-  const Extent extent(dataset, loss.needs_kl() ? LongestMismatched(dataset, max_length) : 0);
   ReferenceTable table;
   if (loss.needs_reference()) {
-    Passes passes(model, reference, extent);
-    passes.Meter(report).MeasureInto(table, dataset, VisitedByEvaluation(dataset, loss.needs_kl()),
-                                     loss.ld_alpha, max_length);
+    passes_with(reference).meter().MeasureInto(
+        table, dataset, VisitedByEvaluation(dataset, loss.needs_kl()), loss.ld_alpha, max_length);
   }
-  model.UseNorms();
-  Passes passes(model, model.AdapterFor(options.without_adapter), extent);
-  const AnswerMeter meter = passes.Meter(report);
+  const ModelPasses passes = passes_with(model.AdapterFor(options.without_adapter));
+  const AnswerMeter& meter = passes.meter();
   const double kl = loss.needs_kl() ? *meter.MeasureKl(dataset, table, max_length) : 0;
   DatasetSums all;
   for (const Dataset& part : FilesOf(dataset)) {

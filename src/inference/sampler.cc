@@ -8,6 +8,15 @@
 
 namespace qlora {
 
+void Penalize(std::vector<std::int32_t> tokens, float penalty, std::span<float> logits) {
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  for (const std::int32_t token : tokens) {
+    float& logit = logits[token];
+    logit = logit < 0 ? logit * penalty : logit / penalty;
+  }
+}
+
 Sampler::Sampler(const GenerateOptions& options)
     : greedy_(!options.do_sample || options.temperature == 0),
       temperature_(options.temperature),
@@ -31,26 +40,15 @@ Sampler::Sampler(const GenerateOptions& options)
   }
 }
 
-// Makes each token of the context less likely, once, however often the token appears there. A
-// positive logit is divided by the penalty, a negative one multiplied.
-void Sampler::Penalize(std::span<const std::int32_t> context) {
-  const auto penalty = static_cast<float>(repetition_penalty_);
-  std::vector<std::int32_t> tokens(context.begin(), context.end());
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-  for (const std::int32_t token : tokens) {
-    float& score = scores_[token];
-    score = score < 0 ? score * penalty : score / penalty;
-  }
-}
-
 std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::int32_t> context,
                            std::int64_t draw) {
   scores_.assign(logits.begin(), logits.end());
   if (std::any_of(scores_.begin(), scores_.end(), [](float x) { return std::isnan(x); })) {
-    ThrowRuntime("the model's logits hold a NaN: base or adapter is damaged, or of another model");
+    ThrowRuntime("{}", kDamagedLogits);
   }
-  if (repetition_penalty_ != 1) Penalize(context);
+  if (repetition_penalty_ != 1) {
+    Penalize({context.begin(), context.end()}, static_cast<float>(repetition_penalty_), scores_);
+  }
   const auto likeliest = std::max_element(scores_.begin(), scores_.end());
   if (*likeliest == -std::numeric_limits<float>::infinity()) {
     ThrowRuntime("no token can be chosen: the logits of all are -infinity");

@@ -12,6 +12,14 @@
 
 namespace qlora {
 
+// The message where a logit is NaN.
+inline constexpr const char* kDamagedLogits =
+    "the model's logits hold a NaN: base or adapter is damaged, or of another model";
+
+// Makes each of these tokens less likely, once, however often it is among them. A positive logit is
+// divided by the penalty, a negative one multiplied.
+void Penalize(std::vector<std::int32_t> tokens, float penalty, std::span<float> logits);
+
 // Repetition penalty, then the likeliest token, or a draw after temperature, top-k, top-p and min-p
 // (the order of Hugging Face's logits processors and warpers).
 // Number n of a seed's draws does not depend on anything drawn before.
@@ -31,7 +39,6 @@ class Sampler {
   static bool IsLessLikely(const Candidate& a, const Candidate& b) {
     return a.first != b.first ? a.first < b.first : a.second > b.second;
   }
-  void Penalize(std::span<const std::int32_t> context);
   std::int32_t Draw(std::int64_t draw);
   const Candidate& Likeliest(std::int64_t i);
 

@@ -1,6 +1,7 @@
 // Elements of texts, lists and dicts: all of them, by key, by attribute and by slice.
 #include <algorithm>
 
+#include "base/text.h"
 #include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "jinja/failure.h"
 #include "jinja/interpreter.h"
 #include "jinja/lexer.h"
@@ -34,7 +35,7 @@ struct JinjaTemplate::Program {
     const std::size_t line_begin = before.rfind('\n') + 1;  // 0 in the first line
     const std::size_t end = jinja::ByteOffset(failure.what, kMaxMessage);
     ThrowInvalidInput(
-        "{}:{}:{}: {}{}", name, lines + 1, jinja::CountCharacters(before.substr(line_begin)) + 1,
+        "{}:{}:{}: {}{}", name, lines + 1, CountCharacters(before.substr(line_begin)) + 1,
         std::string_view(failure.what).substr(0, end), end < failure.what.size() ? " ..." : "");
   }
 };

@@ -35,11 +35,6 @@ void AddPart(WorkBudget& budget, std::string_view part, std::vector<std::string_
 // Python also counts the separators of files, groups, records and units.
 bool IsPythonSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-// Every character has one byte that is not a continuation, 10xxxxxx.
-std::int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
-}
-
 // Walks from the front: an index of characters is not one of bytes.
 std::size_t ByteOffset(std::string_view text, std::int64_t index) {
   std::size_t at = 0;

@@ -14,7 +14,6 @@
 namespace qlora::jinja {
 
 bool IsPythonSpace(char32_t c);  // str.isspace
-std::int64_t CountCharacters(std::string_view text);
 // Byte offset of character `index` (not negative), or the size of the text when it has fewer.
 std::size_t ByteOffset(std::string_view text, std::int64_t index);
 

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "io/pattern.h"
-#include "jinja/python_str.h"
 #include "task/answer_text.h"
 #include "task/decision_task.h"
 #include "task/paired_tests.h"
@@ -133,7 +133,7 @@ class TaskRun {
     std::vector<std::int64_t> counts;
     for (std::size_t k = 0; k < scores.size(); ++k) {
       lls.push_back(scores[k].logprob);
-      const auto characters = static_cast<double>(jinja::CountCharacters(document.choices[k]));
+      const auto characters = static_cast<double>(CountCharacters(document.choices[k]));
       normed.push_back(scores[k].logprob / characters);
       greedy.push_back(scores[k].is_greedy);
       counts.push_back(scores[k].tokens);

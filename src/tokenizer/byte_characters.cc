@@ -1,6 +1,7 @@
 #include "tokenizer/byte_characters.h"
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 
 #include "unicode/unicode.h"
@@ -48,6 +49,14 @@ std::optional<std::string> BytesOfByteCharacters(std::string_view text) {
     bytes.push_back(static_cast<char>(kCharacterBytes[c]));
   }
   return bytes;
+}
+
+int ByteOfToken(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  unsigned byte = 0;
+  const char* digits = token.data() + 3;
+  return std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2 ? static_cast<int>(byte)
+                                                                         : -1;
 }
 
 }  // namespace qlora

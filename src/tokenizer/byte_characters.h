@@ -17,6 +17,14 @@ char32_t ByteCharacter(unsigned char byte);
 // The bytes that `text` represents; nothing when it has other characters.
 std::optional<std::string> BytesOfByteCharacters(std::string_view text);
 
+// ---- Of vocabularies that are not byte-level.
+
+// U+2581, which SentencePiece writes in place of a space.
+inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
+
+// The byte of a token <0x00> ... <0xFF>, or -1.
+int ByteOfToken(std::string_view token);
+
 }  // namespace qlora
 
 #endif  // QLORA_TOKENIZER_BYTE_CHARACTERS_H_

@@ -73,22 +73,6 @@ class ByteLevelDecoder final : public BytesDecoder {
   }
 };
 
-// The value of a hexadecimal digit, or -1.
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// The byte of a token <0x00> ... <0xFF>, or -1.
-int ByteOfToken(std::string_view token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
-  const int high = HexDigit(token[3]);
-  const int low = HexDigit(token[4]);
-  return high < 0 || low < 0 ? -1 : high * 16 + low;
-}
-
 // A run of tokens <0x00> ... <0xFF> becomes text where all of it is valid UTF-8, otherwise one
 // U+FFFD a token. So a run is held back until another token comes.
 class ByteFallbackDecoder final : public DecoderStep {

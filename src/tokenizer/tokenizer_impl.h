@@ -19,6 +19,7 @@
 
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/byte_characters.h"
 #include "tokenizer/chat_template_files.h"
 #include "tokenizer/gguf/gguf_vocabulary.h"
 #include "tokenizer/lookup_tables.h"
@@ -32,9 +33,6 @@
 #include "tokenizer/tokenizer_json.h"
 
 namespace qlora {
-
-// U+2581, which SentencePiece writes in place of a space.
-inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
 // True when U+2581 appears behind another character.
 inline bool HasInnerMetaspace(std::string_view text) {

@@ -103,39 +103,39 @@ TEST(DecisionMetricsTest, CoverageTakesAnswersOfOneConfidenceTogether) {
     rows.push_back(Row(QuestionType::kNoul, {0.1, 0.9}, {i == 0 ? 1.0 : 0.0, i == 0 ? 0.0 : 1.0}));
     rows.push_back(Row(QuestionType::kNoul, {0.2, 0.8}, {1, 0}));
   }
-  const DecisionMetrics metrics = MetricsOf(rows);
-  EXPECT_EQ(metrics.coverage_at_5_percent_error, 0.5);
-  EXPECT_EQ(metrics.confident_errors, 1);
+  const OrderedJson metrics = MetricsJson(rows)["all"];
+  EXPECT_EQ(metrics["coverage_at_5_percent_error"], 0.5);
+  EXPECT_EQ(metrics["confident_errors"], 1);
   rows.push_back(Row(QuestionType::kNoul, {0.1, 0.9}, {1, 0}));
-  EXPECT_EQ(MetricsOf(rows).coverage_at_5_percent_error, 0);
+  EXPECT_EQ(MetricsJson(rows)["all"]["coverage_at_5_percent_error"], 0);
 }
 
-TEST(DecisionMetricsTest, IntervalsAreThoseOfRecordsAndOfTheSeed) {
+TEST(DecisionMetricsTest, IntervalsAreThoseOfRecords) {
   const RandomKey key = MakeKey(3, RandomPlace::kTest);
   std::vector<Prediction> rows;
   for (int i = 0; i < 100; ++i) {
     const double p = RandomUniform(key, static_cast<std::uint64_t>(i));
     rows.push_back(Row(QuestionType::kNoul, {1 - p, p}, {i % 2 ? 0.0 : 1.0, i % 2 ? 1.0 : 0.0}, i));
   }
-  const DecisionIntervals intervals = BootstrapIntervals(rows);
-  const DecisionMetrics metrics = MetricsOf(rows);
-  EXPECT_LT(intervals.brier.low, metrics.brier);
-  EXPECT_GT(intervals.brier.high, metrics.brier);
-  EXPECT_EQ(BootstrapIntervals(rows).ece.low, intervals.ece.low);
-  EXPECT_NE(BootstrapIntervals(rows, kUsualBins, 1).log_loss.low, intervals.log_loss.low);
+  const OrderedJson metrics = MetricsJson(rows)["all"];
+  EXPECT_LT(metrics["intervals"]["brier"][0], metrics["brier"]);
+  EXPECT_GT(metrics["intervals"]["brier"][1], metrics["brier"]);
+  EXPECT_EQ(MetricsJson(rows)["all"]["intervals"], metrics["intervals"]);
   // All rows of one record: every draw is that record.
   for (Prediction& row : rows) row.record = 7;
-  const DecisionIntervals one = BootstrapIntervals(rows);
-  EXPECT_DOUBLE_EQ(one.accuracy.low, metrics.accuracy);
-  EXPECT_DOUBLE_EQ(one.accuracy.high, metrics.accuracy);
-  EXPECT_NEAR(one.ece.low, metrics.ece, 1e-12);
+  const OrderedJson one = MetricsJson(rows)["all"]["intervals"];
+  const double accuracy = metrics["accuracy"].get<double>();
+  EXPECT_DOUBLE_EQ(one["accuracy"][0].get<double>(), accuracy);
+  EXPECT_DOUBLE_EQ(one["accuracy"][1].get<double>(), accuracy);
+  EXPECT_NEAR(one["ece"][0].get<double>(), metrics["ece"].get<double>(), 1e-12);
 }
 
 TEST(DecisionMetricsTest, Confusion) {
   const std::vector<Prediction> rows = {Row(QuestionType::kChoice, {0.6, 0.4}, {1, 0}),
                                         Row(QuestionType::kChoice, {0.6, 0.4}, {0, 1}),
                                         Row(QuestionType::kChoice, {0.5, 0.5}, {0, 1})};
-  EXPECT_EQ(FormatJson(ConfusionOf(rows)), R"({"keys":["0","1"],"counts":[[1,0],[2,0]]})");
+  EXPECT_EQ(FormatJson(MetricsJson(rows)["choice"]["confusion"]),
+            R"({"":{"keys":["0","1"],"counts":[[1,0],[2,0]]}})");
 }
 
 TEST(PredictionTest, LinesAreReadAsTheyAreWritten) {

@@ -8,9 +8,11 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "data/data_test_util.h"
 #include "decision/decision_record.h"
 #include "prompt/chat_template_load.h"
+#include "prompt/thought_forms.h"
 
 namespace qlora {
 namespace {
@@ -270,8 +272,11 @@ TEST(DecisionPromptsTest, RefusesTemplatesThatCannotBeAnswered) {
   const Tokenizer qwen2 = Tokenizer::Load(SourceDir() / "tests/fixtures/qwen2");
   EXPECT_THAT(LoadError("{{ state }}" + labels + "Answer: \n", qwen2),  // " I" is one token
               HasSubstr("behind its end the letter I is not a token of its own"));
-  EXPECT_THAT(LoadError("{{ state }}" + labels + "<think>\n\n", tiny),
-              HasSubstr("it ends inside a thought: close <think> with </think>"));
+  for (const ThoughtForm& thought : kThoughtForms) {
+    const std::string_view begin = TrimEnd(thought.begin);
+    EXPECT_THAT(LoadError(fmt::format("{{{{ state }}}}{}{}\n\n", labels, begin), tiny),
+                HasSubstr(fmt::format("inside a thought: close {} with {}", begin, thought.end)));
+  }
   EXPECT_THAT(LoadError("{{ state }", tiny), HasSubstr("t.jinja:1:"));
   EXPECT_THAT(LoadError("{{ state | frobnicate }}" + labels + "\n\n", tiny),
               HasSubstr("filter 'frobnicate' is not supported"));

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "export/gguf/gguf_pre_names.h"
+#include "tokenizer/byte_characters.h"
 #include "tokenizer/gguf/gguf_roles.h"
 #include "tokenizer/gguf/gguf_vocabulary.h"
 
@@ -19,9 +20,7 @@ using enum GgufTokenType;
 
 std::int32_t NumberOf(GgufTokenType type) { return static_cast<std::int32_t>(type); }
 
-bool IsByteToken(const std::string& piece) {
-  return piece.size() == 6 && piece.rfind("<0x", 0) == 0 && piece.back() == '>';
-}
+bool IsByteToken(const std::string& piece) { return ByteOfToken(piece) >= 0; }
 
 // llama.cpp merges the pair whose result has the highest score; the order of the merges, negated,
 // gives the same sequence.
@@ -52,7 +51,7 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
     // Added tokens override the type that their text suggests. llama.cpp prints user-defined
     // tokens as they are, U+2581 too, but no control tokens.
     const bool spaces = spec.kind != TokenizerKind::kByteLevelBpe &&
-                        token.content.find("\xE2\x96\x81") != std::string::npos;
+                        token.content.find(kMetaspace) != std::string::npos;
     types[token.id] = NumberOf(token.special ? kControl : spaces ? kNormal : kUserDefined);
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {

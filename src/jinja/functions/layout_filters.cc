@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"

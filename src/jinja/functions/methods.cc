@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"

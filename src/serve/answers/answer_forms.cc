@@ -233,20 +233,6 @@ constexpr CallForm kCallForms[] = {
      .open = "<|message_sep|>\n\nfunction call<|role_sep|>"},
 };
 
-constexpr ThoughtForm kThoughtForms[] = {
-    {{"</think>"}, "<think>", "</think>"},
-    {{":opensource", "think{}"}, "<think:opensource>", "</think:opensource>"},
-    {{"</seed:think>"}, "<seed:think>", "</seed:think>"},
-    {{"<mm:think>"}, "<mm:think>", "</mm:think>"},
-    {{"[/THINK]"}, "[THINK]", "[/THINK]"},
-    {{"<|START_THINKING|>"}, "<|START_THINKING|>", "<|END_THINKING|>"},
-    {{"<|inner_prefix|>"}, "<|inner_prefix|>", "<|inner_suffix|>"},
-    {{"<|channel>thought"}, "<|channel>thought\n", "<channel|>"},
-    {{"<|open|>", "<|close|>", "<|sep|>"}, "<|open|>think<|sep|>", "<|close|>think<|sep|>"},
-    {{"<|think|>", "<|tool_call:begin|>"}, "<|think|>", "<|end|>"},
-    {{"[BEGIN FINAL RESPONSE]"}, "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"},
-};
-
 constexpr IdleText kIdle[] = {
     {"<response>", "<response>"},
     {"<response>", "</response>"},

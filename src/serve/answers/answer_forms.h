@@ -2,14 +2,12 @@
 #ifndef QLORA_SERVE_ANSWERS_ANSWER_FORMS_H_
 #define QLORA_SERVE_ANSWERS_ANSWER_FORMS_H_
 
-#include <array>
 #include <string_view>
 #include <vector>
 
-namespace qlora {
+#include "prompt/thought_forms.h"
 
-// Texts that all are in the chat templates of models of a form.
-using TemplateMarks = std::array<std::string_view, 3>;
+namespace qlora {
 
 // How a call is written between the texts that enclose it.
 enum class CallKind {
@@ -50,13 +48,6 @@ struct CallForm {
   bool is_whole_answer = false;       // of kJson: without `open`, where an answer begins
   bool follows_prompt = false;        // the prompt ends with name_begin
   bool trims_lines = false;           // of kTagged: values stand on lines of their own
-};
-
-// Text between `begin` and `end` is a thought.
-struct ThoughtForm {
-  TemplateMarks in_template = {};
-  std::string_view begin = {};
-  std::string_view end = {};
 };
 
 // Text of an answer that says nothing, where the template has `in_template`.

@@ -2,17 +2,10 @@
 
 #include <algorithm>
 
-#include "base/text.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
-
-// The number of bytes that the character of this first byte has.
-std::size_t CharacterBytes(char first) {
-  const auto byte = static_cast<unsigned char>(first);
-  if (byte < 0xC0) return 1;
-  return byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
 
 // Without the beginning of a character at the end.
 std::string_view WholeCharacters(std::string_view text) {
@@ -20,7 +13,7 @@ std::string_view WholeCharacters(std::string_view text) {
   while (begin > 0 && text.size() - begin < 3 && ContinuesCharacter(text[begin - 1])) --begin;
   if (begin == 0) return text;
   const std::size_t bytes = text.size() - --begin;
-  return bytes < CharacterBytes(text[begin]) ? text.substr(0, begin) : text;
+  return static_cast<int>(bytes) < Utf8Length(text[begin]) ? text.substr(0, begin) : text;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "io/json.h"
 #include "serve/structured/schema_reference.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -79,21 +80,6 @@ class AllowedTypes {
 // ---- Literals.
 
 constexpr int kMaxDepth = 64;
-constexpr std::string_view kGemmaQuote = "<|\"|>";
-
-void AddCharacter(std::uint32_t code, std::string& text) {
-  if (code < 0x80) {
-    text += static_cast<char>(code);
-  } else if (code < 0x800) {
-    text += {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-  } else if (code < 0x10000) {
-    text += {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3F)),
-             static_cast<char>(0x80 | (code & 0x3F))};
-  } else {
-    text += {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
-             static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
-  }
-}
 
 class LiteralReader {
  public:
@@ -206,7 +192,7 @@ class LiteralReader {
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
       }
       if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-      AddCharacter(code, text);
+      AppendUtf8(code, &text);
     } else {
       // As Python has it: of an unknown escape the backslash is a part.
       if (c != '\\' && c != '\'' && c != '"' && c != '/') text += '\\';

@@ -32,6 +32,9 @@ std::string QuotedText(std::string_view text);
 // The JSON of an argument that was written as plain text.
 std::string JsonOfArgument(std::string_view text, ArgumentType type);
 
+// Before and behind a text of Gemma's literals.
+inline constexpr std::string_view kGemmaQuote = "<|\"|>";
+
 // The JSON of a literal: of JSON, of Python ('a', None, (1, 2)), of Gemma ({a:<|"|>b<|"|>}).
 // Nothing for a text that is none.
 std::optional<std::string> JsonOfLiteral(std::string_view text);

@@ -9,8 +9,6 @@ namespace {
 
 using Match = AnswerInput::Match;
 
-constexpr std::string_view kGemmaQuote = "<|\"|>";
-
 // Finds the end of a literal: what follows it at the depth of the call.
 class LiteralEnd {
  public:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "inference/sampler.h"
 #include "qlora/error.h"
 #include "serve/engine/logit_edits.h"
 #include "serve/structured/grammar_edit.h"
@@ -15,9 +16,6 @@ namespace qlora {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
-
-constexpr const char* kDamaged =
-    "the model's logits hold a NaN: base or adapter is damaged, or of another model";
 
 constexpr const char* kNoToken = "no token of the model is left to go on with";
 
@@ -50,7 +48,7 @@ EngineRequest EngineAnswer::TakeRequest() {
                   form = request_.format, ends, fault = fault_](
                      std::span<const std::int32_t> answer, std::span<float> logits) mutable {
     if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
-      fault->error = kDamaged;
+      fault->error = kDamagedLogits;
     } else {
       try {
         if (form.grammar && !grammar) grammar = std::make_shared<GrammarEdit>(form, ends);
@@ -68,7 +66,7 @@ EngineRequest EngineAnswer::TakeRequest() {
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
-  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamaged;
+  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamagedLogits;
   if (!fault_->error.empty()) {
     end_.field = fault_->field;
     Fail(fault_->error);
@@ -131,7 +129,7 @@ bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>& scored) {
 
 void EngineAnswer::Hold(const EngineToken& token, std::string_view text) {
   AnswerToken scored = Scored({token.token, token.logprob}, token.top);
-  scored.characters = std::ranges::count_if(text, [](char c) { return !ContinuesCharacter(c); });
+  scored.characters = CountCharacters(text);
   held_.push_back({std::move(scored), decoded_, decoded_ + text.size()});
 }
 

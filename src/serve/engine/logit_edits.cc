@@ -2,16 +2,17 @@
 
 #include <limits>
 #include <map>
-#include <set>
 #include <utility>
+
+#include "inference/sampler.h"
 
 namespace qlora {
 namespace {
 
 struct Edits {
   std::vector<std::pair<std::int32_t, float>> biases;
-  float repetition;             // 1: no penalty
-  std::set<std::int32_t> seen;  // tokens of the prompt, where there is one
+  float repetition;                // 1: no penalty
+  std::vector<std::int32_t> seen;  // tokens of the prompt, where there is one
   float presence;
   float frequency;
   std::int64_t min_tokens;
@@ -21,12 +22,9 @@ struct Edits {
   void Apply(std::span<const std::int32_t> answer, std::span<float> logits) const {
     for (const auto& [token, bias] : biases) logits[token] += bias;
     if (repetition != 1) {
-      std::set<std::int32_t> all = seen;
-      all.insert(answer.begin(), answer.end());
-      for (const std::int32_t token : all) {
-        float& logit = logits[token];
-        logit = logit < 0 ? logit * repetition : logit / repetition;
-      }
+      std::vector<std::int32_t> all = seen;
+      all.insert(all.end(), answer.begin(), answer.end());
+      Penalize(std::move(all), repetition, logits);
     }
     if (presence != 0 || frequency != 0) {
       std::map<std::int32_t, std::int64_t> counts;
@@ -58,7 +56,7 @@ LogitEdit TakeLogitEdits(GenerationRequest& request, const std::vector<std::int3
   const bool penalizes = edits.presence != 0 || edits.frequency != 0;
   // The sampler has the repetition penalty itself, at the same place where nothing else follows.
   if (penalizes && edits.repetition != 1) {
-    edits.seen.insert(request.prompt.begin(), request.prompt.end());
+    edits.seen = request.prompt;
     request.options.repetition_penalty = 1;
   } else {
     edits.repetition = 1;

@@ -11,7 +11,6 @@
 #include "serve/jobs/job.h"
 #include "serve/jobs/new_id.h"
 #include "serve/request_fields.h"
-#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -21,10 +20,6 @@ constexpr std::int64_t kMostBatch = 65'536;
 constexpr double kMostMultiplier = 10'000;
 constexpr double kMostBeta = 100;
 constexpr double kUsualBeta = 0.1;
-
-std::int64_t Characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
-}
 
 // "auto" is the same as a field that is not there.
 bool IsAuto(const RequestFields& fields, std::string_view name) {
@@ -98,7 +93,7 @@ void ReadMetadata(const RequestFields& body, JobRequest& request) {
   }
   for (const auto& [key, value] : metadata->json().items()) {
     const std::string& text = AsText(value, metadata->PathOf(key));
-    if (Characters(key) > kMostKey || Characters(text) > kMostValue) {
+    if (CountCharacters(key) > kMostKey || CountCharacters(text) > kMostValue) {
       body.Refuse("metadata", fmt::format("expected keys of at most {} characters and values of at "
                                           "most {}",
                                           kMostKey, kMostValue));
@@ -123,7 +118,7 @@ JobRequest ReadJobRequest(const OrderedJson& json) {
   request.validation_file = body.Text("validation_file").value_or("");
   ReadMethod(body, request);
   request.suffix = body.Text("suffix").value_or("");
-  if (Characters(request.suffix) > kMostSuffix) {
+  if (CountCharacters(request.suffix) > kMostSuffix) {
     body.Refuse("suffix", fmt::format("expected at most {} characters", kMostSuffix));
   }
   const auto seed = body.Integer("seed", 0);

@@ -92,7 +92,7 @@ std::int64_t CompletionLogprobs::TakeOfPrompt(const AnswerToken& token) {
     if (bytes.starts_with(' ') && prompt_.starts_with(bytes.substr(1))) bytes.remove_prefix(1);
   }
   prompt_.remove_prefix(std::min(bytes.size(), prompt_.size()));
-  return std::ranges::count_if(bytes, [](char c) { return !ContinuesCharacter(c); });
+  return CountCharacters(bytes);
 }
 
 }  // namespace qlora

@@ -67,6 +67,7 @@ const std::vector<Case> kCases = {
     {"empty thought", kHermes, "<think>\n\n</think>\n\nFine", "Fine"},
     {"open thought", kHermes, "<think>\nHm </thi", "‹Hm </thi›"},
     {"thought without calls", kHermes, "<think>a</think>b", "‹a›b", false, false},
+    {"thinking", "</thinking>", "<thinking>\na</thinking>b", "‹a›b"},
     {"two thoughts", kHermes, "<think>a</think>b<think>c</think>d", "‹a›b‹c›d"},
 
     {"call", kHermes,

@@ -34,8 +34,6 @@ const Kernels* Bfloat16Kernels() {
 
 const PrepackedKernels* FloatPrepackedKernels(bool /*round*/) { return nullptr; }
 
-const PrepackedKernels* TilePrepackedKernels() { return nullptr; }
-
 const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots) {
   static constexpr Int8Kernels kDots = {0, MultiplyInt8Dots};
   static constexpr Int8Kernels kMatrices = {kCodeOffset, MultiplyInt8Matrices};

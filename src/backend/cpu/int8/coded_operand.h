@@ -1,4 +1,4 @@
-// Rows or columns of a quantized weight as the rows of Int8Product, and their product with panels.
+// Rows or columns of a quantized weight as the rows of Int8Product.
 #ifndef QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_
 #define QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_
 
@@ -105,17 +105,6 @@ class CodedColumns final : public CodedOperand {
   const int8::RowScale* row_scales_;
 };
 
-// sums(operand.rows, lanes of all panels) = the product of an operand with rows of activations.
-// values: those rows in float32 or bfloat16, for spikes. room: kInt8Stride bytes for each row. Of
-// room and sums there are whole kInt8Vector rows.
-void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
-                   const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
-                   float* sums, std::int64_t stride);
-
-// The same of rows, also with single panels.
-void MultiplyCodedRows(const Int8Kernels& kernels, const CodedRows& rows, const CodedPanels& panels,
-                       const ConstMatrixView& values, std::uint8_t* room, float* sums,
-                       std::int64_t stride);
 }  // namespace qlora::cpu
 
 #endif  // QLORA_BACKEND_CPU_INT8_CODED_OPERAND_H_

@@ -100,8 +100,10 @@ CodedGroup CodeValues(GroupValues& group) {
   return coded;
 }
 
-void Pack(const ConstMatrixView& x, const float* factors, CodeOrder order,
-          const CodedPanel& panel) {
+}  // namespace
+
+void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, CodeOrder order,
+                       const CodedPanel& panel) {
   std::int32_t spike_count = 0;
   for (std::int64_t first = 0; first < x.cols; first += int8::kGroup) {
     GroupValues group;
@@ -145,13 +147,6 @@ void Pack(const ConstMatrixView& x, const float* factors, CodeOrder order,
     }
   }
   *panel.spike_count = spike_count;
-}
-
-}  // namespace
-
-void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, CodeOrder order,
-                       const CodedPanel& panel) {
-  Pack(x, factors, order, panel);
 }
 
 }  // namespace qlora::cpu::HWY_NAMESPACE

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/gemm/store_tile.h"
+#include "backend/cpu/int8/coded_product.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/linear/linear_blocks.h"
 

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/gemm/dot_weight.h"
 #include "backend/cpu/gemm/store_tile.h"
+#include "backend/cpu/int8/coded_product.h"
 #include "backend/cpu/linear/linear_blocks.h"
 #include "backend/cpu/row_ops.h"
 #include "backend/packed_lora.h"

@@ -15,6 +15,7 @@
 
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/gemm/store_tile.h"
+#include "backend/cpu/int8/coded_product.h"
 #include "backend/cpu/linear/linear_blocks.h"
 #include "backend/cpu/row_ops.h"
 #include "base/check.h"

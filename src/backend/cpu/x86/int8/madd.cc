@@ -168,10 +168,5 @@ const Int8Kernels& MaddKernels() {
   return kKernels;
 }
 
-const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots) {
-  if (dots == Int8Dots::kAmx) return AmxKernels();
-  return dots == Int8Dots::kVnni ? VnniKernels() : MaddKernels();
-}
-
 }  // namespace qlora::cpu
 #endif  // HWY_ONCE

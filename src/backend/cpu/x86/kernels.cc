@@ -1,5 +1,8 @@
-#include "backend/cpu/x86/bf16.h"
+// What x86-64 has beyond the kernels of Highway; contracts: gemm/kernels.h, int8/int8_product.h.
+#include "backend/cpu/gemm/kernels.h"
 
+#include "backend/cpu/x86/bf16.h"
+#include "backend/cpu/x86/int8/kernels.h"
 #include "machine/simd_target.h"
 
 namespace qlora::cpu {
@@ -47,6 +50,11 @@ const Kernels* Bfloat16Kernels() {
     default:
       return nullptr;
   }
+}
+
+const Int8Kernels& Int8KernelsOfProcessor(Int8Dots dots) {
+  if (dots == Int8Dots::kAmx) return AmxKernels();
+  return dots == Int8Dots::kVnni ? VnniKernels() : MaddKernels();
 }
 
 }  // namespace qlora::cpu
