@@ -223,6 +223,7 @@ ServedModelPtr LoadedModels::MakeBase(const ServeOptions& options) {
   model.context_length = base_->config.max_position_embeddings;
   model.decision_length = model.context_length;
   model.vocabulary = base_->config.vocab_size;
+  model.decisions = base_->decisions;
   // The base lives as long as its tokenizer is needed.
   model.tokenizer = std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), &base_->tokenizer);
   model.prompts = std::shared_ptr<const ServedPrompts>(std::shared_ptr<void>(), &base_->prompts);
@@ -261,6 +262,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
                         model.tokenizer->vocab_size(), base_->config.vocab_size);
     }
   }
+  model.decisions = LoadDecisionSource(folder, base_->dir, *model.tokenizer);
   // The tokenizer must outlive the prompts.
   struct WithTokenizer {
     std::shared_ptr<const Tokenizer> tokenizer;

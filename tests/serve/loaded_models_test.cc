@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "decision/decision_file.h"
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/tiny_model.h"
@@ -94,6 +95,16 @@ TEST_F(LoadedModelsTest, OtherFormsAreRefusedNamingBoth) {
               }),
               AllOf(HasSubstr("in fp4"), HasSubstr("in nf4")));
   EXPECT_THAT(ErrorOf([&] { Load({Adapter("e", false)}, "true"); }), HasSubstr("e: the adapter"));
+}
+
+TEST_F(LoadedModelsTest, AnAdapterBringsHowItDecides) {
+  const std::string a = Adapter("a", true);
+  WriteDecisionFile(a, {.decision_template = "{{ state }}", .labels = {"A", "C"}});
+  EXPECT_THAT(ErrorOf([&] { Load({a}); }), HasSubstr("a/decision.json: key 'labels': found A C"));
+  WriteDecisionFile(a, {.decision_template = "{{ state }}"});
+  Load({a});
+  EXPECT_FALSE(models_->Find("")->decisions);
+  EXPECT_EQ(models_->Find("a")->decisions->file.decision_template, "{{ state }}");
 }
 
 TEST_F(LoadedModelsTest, NamesAreGivenOnce) {
