@@ -16,8 +16,6 @@ namespace {
 
 enum class Wire { kSystemOne, kDecisions };
 
-constexpr std::int64_t kMostQuestions = 400;
-
 // Errors: ApiError 400 for questions of the other form, and for what would be streamed.
 DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   const RequestFields fields(body);
