@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <set>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -45,12 +45,6 @@ std::string NameOfFolder(const std::string& folder) {
   }
   name.erase(0, std::min(name.find_first_not_of("._-"), name.size()));
   return name.substr(0, 64);
-}
-
-std::int64_t SecondsSince1970() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // The form of the base: that of the training, where options leave it open.
