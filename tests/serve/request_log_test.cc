@@ -173,16 +173,13 @@ TEST_F(RequestLogTest, AFolderThatCannotBeIsRefused) {
 // What clients get, through the routes.
 class FeedbackTest : public RoutesTest {
  protected:
-  FeedbackTest() { AddFeedbackRoutes(table, server); }
-
   std::string Id(bool streams) {
     const auto reply =
         Post("/v1/chat/completions", {{"messages",
                                        {{{"role", "developer"}, {"content", "Be brief"}},
                                         {{"role", "user"}, {"content", "Hi"}}}},
                                       {"stream", streams}});
-    const Json json = streams ? Json::parse(reply->events()[0]) : reply->json();
-    return json["id"];
+    return streams ? Json::parse(reply->events()[0])["id"] : reply->json()["id"];
   }
 };
 
@@ -193,8 +190,8 @@ TEST_F(FeedbackTest, NeedsAServerThatKeeps) {
 TEST_F(FeedbackTest, ChatsCanBeMarked) {
   for (const bool streams : {false, true}) {
     TemporaryFolder kept;
-    RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-    server.request_log = &request_log;
+    RequestLog request_log(kept.path(), workers_, server_.log, [] { return 0; });
+    server_.request_log = &request_log;
     const std::string id = Id(streams);
     EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "down"}})->response.status, 200);
     EXPECT_EQ(
@@ -208,19 +205,19 @@ TEST_F(FeedbackTest, ChatsCanBeMarked) {
     EXPECT_EQ(LinesOf(kept.path() / "edits-1970-01-01.jsonl").size(), 1u);
     WaitForWorker();
     EXPECT_EQ(LinesOf(kept.path() / "chats-1970-01-01.jsonl").size(), 1u);
-    server.request_log = nullptr;
+    server_.request_log = nullptr;
   }
 }
 
 TEST_F(FeedbackTest, WhatWasStoppedCanBeMarked) {
   TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-  server.request_log = &request_log;
-  generation.cancelled = {0};  // it has pieces, and no end
+  RequestLog request_log(kept.path(), workers_, server_.log, [] { return 0; });
+  server_.request_log = &request_log;
+  service_.cancelled = {0};  // it has pieces, and no end
   const auto reply = Begin("POST", "/v1/chat/completions",
                            R"({"messages": [{"role": "user", "content": "Hi"}], "stream": true})");
-  const auto held = generation.waiting;  // as an engine holds what it has not finished
-  generation.Write();
+  const auto held = service_.waiting;  // as an engine holds what it has not finished
+  service_.Write();
   reply->gone();
   const std::string id = Json::parse(reply->events()[0])["id"];
   EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}})->response.status, 200);
@@ -229,13 +226,13 @@ TEST_F(FeedbackTest, WhatWasStoppedCanBeMarked) {
   ASSERT_EQ(marks.size(), 1u);
   EXPECT_EQ(marks[0]["completion"][0]["content"], "Hello you");
   EXPECT_TRUE(LinesOf(kept.path() / "chats-1970-01-01.jsonl").empty());
-  server.request_log = nullptr;
+  server_.request_log = nullptr;
 }
 
 TEST_F(FeedbackTest, CompletionsCanBeMarked) {
   TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-  server.request_log = &request_log;
+  RequestLog request_log(kept.path(), workers_, server_.log, [] { return 0; });
+  server_.request_log = &request_log;
   const auto reply =
       Post("/v1/completions", {{"prompt", {"One ", "Two "}}, {"echo", true}, {"n", 16}});
   const std::string id = reply->json()["id"];
@@ -248,13 +245,13 @@ TEST_F(FeedbackTest, CompletionsCanBeMarked) {
   const Json expected = {{"prompt", "Two "}, {"completion", "Hello you"}, {"label", true}};
   EXPECT_THAT(marks, ElementsAre(expected));
   EXPECT_EQ(LinesOf(kept.path() / "texts-1970-01-01.jsonl").size(), 32u);
-  server.request_log = nullptr;
+  server_.request_log = nullptr;
 }
 
 TEST_F(FeedbackTest, WrongFieldsAreNamed) {
   TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log);
-  server.request_log = &request_log;
+  RequestLog request_log(kept.path(), workers_, server_.log);
+  server_.request_log = &request_log;
   const std::string id = Id(false);
   for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
            {R"({"mark": "up"})", "id"},
@@ -269,7 +266,7 @@ TEST_F(FeedbackTest, WrongFieldsAreNamed) {
     EXPECT_EQ(ErrorOf(*reply)["param"], param) << body;
   }
   WaitForWorker();
-  server.request_log = nullptr;
+  server_.request_log = nullptr;
 }
 
 }  // namespace
