@@ -87,41 +87,26 @@ TEST_F(DecisionRouteTest, ManyQuestionsArePartsOfTheSameAnswer) {
   }
 }
 
-TEST_F(DecisionRouteTest, RefusesWithTheQuestion) {
-  const auto asked = [](const std::string& question) {
-    return R"({"state": "x", "questions": {"odd": )" + question + "}}";
+TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
+  struct Wrong {
+    const char* path;
+    std::string body;
+    const char* message;
   };
-  std::string options, levels;
-  for (int i = 0; i < 27; ++i) options += (i ? ", \"k" : "\"k") + std::to_string(i) + "\": null";
-  for (int i = 0; i < 11; ++i) levels += (i ? ", \"l" : "\"l") + std::to_string(i) + "\"";
-  for (const std::string& question :
-       {std::string("5"), std::string(R"({"type": "guess", "instructions": "x"})"),
-        std::string(R"({"type": "noul"})"),
-        R"({"type": "choice", "instructions": "x", "criteria": {)" + options + "}}",
-        R"({"type": "score", "instructions": "x", "criteria": [)" + levels + "]}"}) {
-    const auto reply = Post("/v1/systemone", asked(question));
-    EXPECT_EQ(reply->response.status, 400) << question;
-    EXPECT_THAT(reply->body, HasSubstr("odd")) << question;
-  }
-}
-
-TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
-  const std::pair<const char*, std::string> wrong[] = {
-      {"/v1/systemone", "{"},
-      {"/v1/systemone", "[]"},
-      {"/v1/systemone", R"({"state": "x"})"},
-      {"/v1/systemone", R"({"state": "x", "questions": {}})"},
-      {"/v1/systemone", R"({"state": "x", "questions": []})"},
-      {"/v1/systemone", kDecide},
-      {"/v1/decisions", kAsk},
-      {"/v1/decisions", R"({"input": [], "questions": [{"type": "predicate",
-          "instructions": "x"}]})"},
-      {"/v1/decisions", R"({"input": [{"role": "user", "content": [{"type": "input_image",
-          "image_url": "data:x"}]}], "questions": [{"type": "predicate", "instructions": "x"}]})"},
-      {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
-          "instructions": "x"}]})"}};
-  for (const auto& [path, body] : wrong) {
-    EXPECT_EQ(Post(path, body)->response.status, 400) << body;
+  for (const auto& [path, body, message] : std::vector<Wrong>{
+           {"/v1/systemone", R"({"state": "x"})", "questions: expected an object of questions"},
+           {"/v1/systemone", kDecide, "questions: expected an object of questions"},
+           {"/v1/systemone", R"({"state": "x", "questions": {"odd": {"type": "noul"}}})",
+            "questions.odd.instructions"},
+           {"/v1/decisions", kAsk, "questions: expected a list of questions"},
+           {"/v1/decisions", R"({"input": "x", "questions": [{"type": "predicate"}]})",
+            "questions[0].instructions"},
+           {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
+             "instructions": "x"}]})",
+            "stream: "}}) {
+    const auto reply = Post(path, body);
+    EXPECT_EQ(reply->response.status, 400) << body;
+    EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(), HasSubstr(message));
   }
   EXPECT_EQ(Post("/v1/systemone", R"({"model": "other", "state": "x", "questions": {"a":
       {"type": "noul", "instructions": "x"}}})")

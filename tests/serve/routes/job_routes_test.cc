@@ -94,9 +94,9 @@ TEST_F(JobRoutesTest, AJobIsMadeAndListed) {
   ASSERT_EQ(made->response.status, 200) << made->body;
   const std::string path = "/v1/fine_tuning/jobs/" + made->json()["id"].get<std::string>();
   Json job;
-  for (int i = 0; i < 20'000 && job["status"] != "succeeded"; ++i) {
-    job = Ask("GET", path)->json();
+  while (job["finished_at"].is_null()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    job = Ask("GET", path)->json();
   }
   EXPECT_EQ(job["status"], "succeeded") << job;
   EXPECT_FALSE(Ask("GET", path + "/events")->json()["data"].empty());
