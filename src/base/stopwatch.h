@@ -1,11 +1,13 @@
-// Wall-clock time since it was made.
+// Wall-clock time: how much has passed, and what it is.
 #ifndef QLORA_BASE_STOPWATCH_H_
 #define QLORA_BASE_STOPWATCH_H_
 
 #include <chrono>
+#include <cstdint>
 
 namespace qlora {
 
+// Since it was made.
 class Stopwatch {
  public:
   double seconds() const {
@@ -15,6 +17,12 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+inline std::int64_t SecondsSince1970() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 }  // namespace qlora
 

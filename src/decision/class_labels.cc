@@ -39,11 +39,29 @@ Labels NamesOfJson(const OrderedJson* names) {
   return InOrder(by_number);
 }
 
+// The names in the features of a data set: {"label": {"names": [...]}}, or a list of
+// {"name": "label", "dtype": {"class_label": {"names": {"0": ...}}}}.
+Labels LabelsOfFeatures(const OrderedJson& features, const std::string& column) {
+  if (features.is_object()) {
+    const OrderedJson* feature = FindField(features, column);
+    return feature != nullptr && feature->is_object() ? NamesOfJson(FindField(*feature, "names"))
+                                                      : Labels();
+  }
+  for (const OrderedJson& feature : features) {
+    if (!feature.is_object() || feature.value("name", OrderedJson()) != column) continue;
+    const OrderedJson* type = FindField(feature, "dtype");
+    const OrderedJson* label =
+        type != nullptr && type->is_object() ? FindField(*type, "class_label") : nullptr;
+    if (label != nullptr && label->is_object()) return NamesOfJson(FindField(*label, "names"));
+  }
+  return {};
+}
+
 // The first names among the features of a description, which may be one of several configurations.
 Labels LabelsOfInfo(const OrderedJson& info, const std::string& column) {
   if (!info.is_object()) return {};
   if (const OrderedJson* features = FindField(info, "features")) {
-    return ClassLabelsOfFeatures(*features, column);
+    return LabelsOfFeatures(*features, column);
   }
   for (const OrderedJson& inner : info) {
     if (Labels labels = LabelsOfInfo(inner, column); !labels.empty()) return labels;
@@ -98,22 +116,6 @@ YamlLine ReadYamlLine(std::string_view line) {
 }
 
 }  // namespace
-
-Labels ClassLabelsOfFeatures(const OrderedJson& features, const std::string& column) {
-  if (features.is_object()) {
-    const OrderedJson* feature = FindField(features, column);
-    return feature != nullptr && feature->is_object() ? NamesOfJson(FindField(*feature, "names"))
-                                                      : Labels();
-  }
-  for (const OrderedJson& feature : features) {
-    if (!feature.is_object() || feature.value("name", OrderedJson()) != column) continue;
-    const OrderedJson* type = FindField(feature, "dtype");
-    const OrderedJson* label =
-        type != nullptr && type->is_object() ? FindField(*type, "class_label") : nullptr;
-    if (label != nullptr && label->is_object()) return NamesOfJson(FindField(*label, "names"));
-  }
-  return {};
-}
 
 // Follows the indentation, which is all of YAML that cards need:
 //

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "decision/decision_record.h"
-#include "io/json_fwd.h"
 
 namespace qlora {
 
@@ -21,10 +20,6 @@ std::vector<std::string> FindClassLabels(const std::filesystem::path& data_file,
 // Returns the fields with the names that the data set of the file has, unless they have names.
 DecisionFields WithClassLabels(DecisionFields fields, const std::filesystem::path& data_file);
 
-// The names in the features of a data set: {"label": {"names": [...]}}, or a list of
-// {"name": "label", "dtype": {"class_label": {"names": {"0": ...}}}}.
-std::vector<std::string> ClassLabelsOfFeatures(const OrderedJson& features,
-                                               const std::string& column);
 // The names in the front matter of a data set card.
 std::vector<std::string> ClassLabelsOfCard(std::string_view card, std::string_view column);
 

@@ -45,13 +45,13 @@ std::optional<DecisionFile> ReadDecisionFile(const std::filesystem::path& folder
 }
 
 void CheckDecisionFile(const DecisionFile& file, const DecisionTokenizer& tokenizer,
-                       const std::filesystem::path& folder) {
+                       const std::string& name) {
   const std::vector<std::string> labels = tokenizer.LabelTexts();
   if (file.labels == labels) return;
   ThrowInvalidInput(
       "{}: key 'labels': found {}, but the tokenizer of this model has {}; the adapter "
       "is of another model",
-      (folder / kDecisionFile).string(), fmt::join(file.labels, " "), fmt::join(labels, " "));
+      name, fmt::join(file.labels, " "), fmt::join(labels, " "));
 }
 
 }  // namespace qlora

@@ -28,10 +28,10 @@ void WriteDecisionFile(const std::filesystem::path& folder, const DecisionFile& 
 // the key.
 std::optional<DecisionFile> ReadDecisionFile(const std::filesystem::path& folder);
 
-// Refuses a file whose labels are not those of the tokenizer: of another model. Errors:
-// InvalidInput.
+// Refuses a file whose labels are not those of the tokenizer: of another model. name: of the file.
+// Errors: InvalidInput.
 void CheckDecisionFile(const DecisionFile& file, const DecisionTokenizer& tokenizer,
-                       const std::filesystem::path& folder);
+                       const std::string& name);
 
 }  // namespace qlora
 

@@ -1,7 +1,6 @@
 #include "decision/decision_prompts.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/random.h"
@@ -79,12 +78,6 @@ class Marker {
 };
 
 }  // namespace
-
-OptionOrder GivenOrder(const Question& question) {
-  OptionOrder order(question.options.size());
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
 
 // Fisher and Yates.
 OptionOrder ShuffledOrder(const Question& question, std::uint64_t seed, std::int64_t visit,

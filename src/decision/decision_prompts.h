@@ -13,11 +13,6 @@
 
 namespace qlora {
 
-// Numbers of options, in the order in which a prompt shows them: the i-th has the i-th label. All,
-// or some in training.
-using OptionOrder = std::vector<std::int64_t>;
-
-OptionOrder GivenOrder(const Question& question);
 // Returns an order for one visit of a question in training: models prefer places, so that a choice
 // shows its options in another order each time. Of other types the order means something and stays.
 // visit: counts the visits of records; q: the question of the record.

@@ -17,7 +17,6 @@ namespace qlora {
 
 inline constexpr double kLeastTemperature = 0.05;
 inline constexpr double kMostTemperature = 20;
-inline constexpr std::int64_t kUsualMinQuestions = 10;
 
 // By "noul", "choice", "score", or by type and number of options, "choice.3", which comes before
 // the type. What is not there is 1.
@@ -49,7 +48,7 @@ struct FittedTemperature {
 };
 // One for each type that occurs, in the order of the types.
 std::vector<FittedTemperature> FitTemperatures(std::span<const Prediction> rows,
-                                               std::int64_t min_questions = kUsualMinQuestions);
+                                               std::int64_t min_questions);
 Temperatures ToUse(std::span<const FittedTemperature> fitted);
 // Says it for a person: "noul: 1.31, of 24 questions"; "score: 20 at its bound ...: 1 is used".
 std::string Describe(const FittedTemperature& fitted);

@@ -83,12 +83,6 @@ OrderedJson ViewOf(const Question& question, std::span<const std::int64_t> order
           {"options", std::move(options)}};
 }
 
-std::vector<std::int64_t> AllOptions(const Question& question) {
-  std::vector<std::int64_t> order(question.options.size());
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
 // A decision with one question of a type, of as few options as it may have.
 Decision ProbeOf(QuestionType type, OrderedJson state, OrderedJson instructions) {
   Question question;
@@ -130,6 +124,12 @@ std::vector<std::string> SpecialTexts(const Tokenizer& tokenizer) {
 
 }  // namespace
 
+OptionOrder GivenOrder(const Question& question) {
+  OptionOrder order(question.options.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 DecisionTemplate::DecisionTemplate(std::string text, std::string name)
     : text_(std::move(text)), name_(std::move(name)), jinja_(text_, "decision_template " + name_) {
   const std::vector<std::string> labels = {"A", "B"};
@@ -137,7 +137,7 @@ DecisionTemplate::DecisionTemplate(std::string text, std::string name)
                          std::string_view word) {
     const Decision probe = ProbeOf(QuestionType::kNoul, state, instructions);
     try {
-      return Run(probe, 0, AllOptions(probe.questions[0]), labels).find(word) != std::string::npos;
+      return Run(probe, 0, GivenOrder(probe.questions[0]), labels).find(word) != std::string::npos;
     } catch (const Error&) {
       return true;  // it says itself what it does not take
     }
@@ -178,7 +178,7 @@ std::string DecisionTemplate::Run(const Decision& decision, std::int64_t q,
   if (text_.find("questions") != std::string::npos) {
     for (const Question& other : decision.questions) {
       const bool is_asked = &other == &decision.questions[q];
-      questions.push_back(is_asked ? view : ViewOf(other, AllOptions(other), labels));
+      questions.push_back(is_asked ? view : ViewOf(other, GivenOrder(other), labels));
     }
   }
   std::vector<JinjaVariable> variables = {{"state", &decision.state}, {"questions", &questions}};
@@ -230,7 +230,7 @@ DecisionTemplate LoadDecisionTemplate(const std::string& choice, const DecisionT
   DecisionTemplate made(text, name);
   const Decision probe = ProbeOf(QuestionType::kNoul, kStateWord, "");
   const std::string rendered =
-      made.Render(probe, 0, AllOptions(probe.questions[0]), std::array<std::string, 2>{"A", "B"});
+      made.Render(probe, 0, GivenOrder(probe.questions[0]), std::array<std::string, 2>{"A", "B"});
   const std::string front = tokenizer.Front();
   const std::string bos(TrimEnd(front));
   if (!rendered.starts_with(bos.empty() ? front : bos)) {
@@ -255,7 +255,7 @@ void CheckDecisionTemplate(const DecisionTemplate& decision_template,
   const std::vector<std::string> letters = tokenizer.LabelTexts();
   for (const QuestionType type : kQuestionTypes) {
     const Decision probe = ProbeOf(type, kStateWord, kInstructionsWord);
-    const std::vector<std::int64_t> order = AllOptions(probe.questions[0]);
+    const OptionOrder order = GivenOrder(probe.questions[0]);
     const auto render = [&](std::span<const std::string> labels) {
       return decision_template.Render(probe, 0, order, labels);
     };

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "decision/decision_labels.h"
 #include "decision/question.h"
@@ -19,6 +20,11 @@
 #include "prompt/chat_template.h"
 
 namespace qlora {
+
+// Numbers of options, in the order in which a prompt shows them: the i-th has the i-th label. All,
+// or some in training.
+using OptionOrder = std::vector<std::int64_t>;
+OptionOrder GivenOrder(const Question& question);
 
 class DecisionTemplate {
  public:

@@ -85,7 +85,6 @@ OrderedJson StateOfInput(const OrderedJson& input) {
 }
 
 DecisionRequest ReadOpenAi(const OrderedJson& body, const OrderedJson& questions) {
-  constexpr std::int64_t kMostQuestions = 400;
   DecisionRequest request;
   request.model = ModelOf(body);
   request.is_openai = true;

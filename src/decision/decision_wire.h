@@ -20,6 +20,8 @@ namespace qlora {
 
 // The most options of one question: the letters.
 inline constexpr std::int64_t kMaxOptions = 26;
+// The most questions of a request to a server, and of OpenAI's form anywhere.
+inline constexpr std::int64_t kMostQuestions = 400;
 
 struct DecisionRequest {
   std::string model;  // "" where the request names none

@@ -78,4 +78,14 @@ std::optional<DecisionSource> FindDecisionSource(const std::filesystem::path& ad
   return gguf ? DecisionOfGguf(ReadGgufMetadata(*gguf), gguf->string()) : std::nullopt;
 }
 
+std::optional<DecisionSource> LoadDecisionSource(const std::filesystem::path& adapter,
+                                                 const std::filesystem::path& model_dir,
+                                                 const Tokenizer& tokenizer) {
+  auto source = FindDecisionSource(adapter, model_dir);
+  if (source && !source->file.labels.empty()) {
+    CheckDecisionFile(source->file, DecisionTokenizer(tokenizer), source->name);
+  }
+  return source;
+}
+
 }  // namespace qlora

@@ -35,6 +35,10 @@ std::optional<DecisionSource> DecisionOfGguf(const GgufMetadata& metadata, const
 // Looks beside the adapter ("": none), then at the model.
 std::optional<DecisionSource> FindDecisionSource(const std::filesystem::path& adapter,
                                                  const std::filesystem::path& model_dir);
+// The same for a model with this tokenizer. Errors: InvalidInput for labels of another one.
+std::optional<DecisionSource> LoadDecisionSource(const std::filesystem::path& adapter,
+                                                 const std::filesystem::path& model_dir,
+                                                 const Tokenizer& tokenizer);
 
 }  // namespace qlora
 

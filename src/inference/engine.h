@@ -6,7 +6,7 @@
 //   Engine                requests -> rows of passes -> tokens
 //   generation_memory.h   tables, activations and slots, kept from text to text
 //   sampler.h             logits -> the next token
-//   stop_text.h           ends the text at a stop string; tokenizer/ decodes ids as they come
+//   stop_texts.h          ends the text at a stop string; tokenizer/ decodes ids as they come
 //   dataset_evaluation.h  mean loss of a data set, without a state
 //
 // A step is a pass over the last tokens of all sequences that are written, then one over parts of

@@ -55,11 +55,8 @@ LoadedModel::LoadedModel(Context& of_job, const ModelOptions& given, const Adapt
     config.vocab_size = adapter->vocab_size();
   }
   AddNotes(adapters);
-  decisions = FindDecisionSource(adapters.empty() ? options.decides_as : adapters.first(), dir);
-  if (decisions && !decisions->file.labels.empty()) {
-    CheckDecisionFile(decisions->file, DecisionTokenizer(tokenizer),
-                      std::filesystem::path(decisions->name).parent_path());
-  }
+  decisions =
+      LoadDecisionSource(adapters.empty() ? options.decides_as : adapters.first(), dir, tokenizer);
   // Temperatures are those of the answers of the adapter.
   if (decisions && !options.decides_as.empty()) decisions->file.temperatures = {};
   memory.emplace(*backend, config, weights, precision, AdaptersOf(AdapterFor(false)));

@@ -65,9 +65,8 @@ ServedPrompts::ServedPrompts(const ChatFields& given, const std::string& adapter
                 chat_.get()),
       ends_(tokenizer.eos_ids()) {
   // Chat models end an answer with the end of a turn, which the tokenizer need not list as an end.
-  if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
-    ends_.push_back(*end);
-  }
+  const auto end = chat_ ? chat_->turn_end() : std::nullopt;
+  if (end && std::ranges::count(ends_, *end) == 0) ends_.push_back(*end);
 }
 
 std::optional<PromptLayout> ServedPrompts::recorded() const {
@@ -112,10 +111,6 @@ PromptText ServedPrompts::OfConversation(const OrderedJson& conversation) const 
 std::string ServedPrompts::ChatPrompt(std::string_view messages, std::string_view tools) const {
   if (chat_ == nullptr) ThrowNoChatTemplate(tokenizer_);
   return chat_->Prompt(ParseConversation(messages, tools));
-}
-
-bool ServedPrompts::IsEnd(std::int32_t token) const {
-  return std::ranges::find(ends_, token) != ends_.end();
 }
 
 }  // namespace qlora

@@ -52,7 +52,6 @@ class ServedPrompts {
 
   // Tokens that end an answer.
   const std::vector<std::int32_t>& ends() const { return ends_; }
-  bool IsEnd(std::int32_t token) const;
 
  private:
   const Tokenizer& tokenizer_;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/stopwatch.h"
-#include "inference/stop_text.h"
+#include "inference/stop_texts.h"
 
 namespace qlora {
 namespace {
@@ -15,7 +15,8 @@ class TextAnswer {
   TextAnswer(const EngineRequest& request, const Tokenizer& tokenizer,
              std::function<bool(std::string_view piece)> on_text)
       : stream_(tokenizer, true, request.prompt),
-        stop_(request.options.stop),
+        stops_(request.options.stop.empty() ? std::vector<std::string>()
+                                            : std::vector{request.options.stop}),
         on_text_(std::move(on_text)) {
     report_.prompt_tokens = std::ssize(request.prompt);
     report_.stop_reason = StopReason::kMaxNewTokens;  // if nothing else ends the answer
@@ -24,7 +25,7 @@ class TextAnswer {
   // Takes the next token. Returns false when the answer ends here.
   bool Add(const EngineToken& token) {
     if (report_.new_tokens++ == 0) report_.prefill_seconds = watch_.seconds();
-    if (!token.is_end) return Emit(stop_.Add(stream_.Add(token.token))) && !token.is_last;
+    if (!token.is_end) return Emit(stops_.Add(stream_.Add(token.token))) && !token.is_last;
     report_.stopped_at_eos = true;
     report_.stop_reason = StopReason::kEos;
     return false;
@@ -32,9 +33,9 @@ class TextAnswer {
 
   GenerateReport Finish() {
     // The text that was held back because a character or a stop text might have followed.
-    if (!stop_.found() && report_.stop_reason != StopReason::kCaller) {
-      std::string held = stop_.Add(stream_.Finish());
-      held += stop_.Finish();
+    if (stops_.found().empty() && report_.stop_reason != StopReason::kCaller) {
+      std::string held = stops_.Add(stream_.Finish());
+      held += stops_.Finish();
       Emit(held);
     }
     report_.decode_seconds = watch_.seconds() - report_.prefill_seconds;
@@ -47,12 +48,12 @@ class TextAnswer {
     report_.text += piece;
     const bool is_wanted = piece.empty() || !on_text_ || on_text_(piece);
     if (!is_wanted) report_.stop_reason = StopReason::kCaller;
-    if (stop_.found()) report_.stop_reason = StopReason::kStopText;
-    return is_wanted && !stop_.found();
+    if (!stops_.found().empty()) report_.stop_reason = StopReason::kStopText;
+    return is_wanted && stops_.found().empty();
   }
 
   Tokenizer::StreamDecoder stream_;
-  StopText stop_;
+  StopTexts stops_;
   std::function<bool(std::string_view piece)> on_text_;
   GenerateReport report_;
   Stopwatch watch_;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <set>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -45,12 +45,6 @@ std::string NameOfFolder(const std::string& folder) {
   }
   name.erase(0, std::min(name.find_first_not_of("._-"), name.size()));
   return name.substr(0, 64);
-}
-
-std::int64_t SecondsSince1970() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // The form of the base: that of the training, where options leave it open.
@@ -240,6 +234,7 @@ ServedModelPtr LoadedModels::MakeBase(const ServeOptions& options) {
   model.context_length = base_->config.max_position_embeddings;
   model.decision_length = model.context_length;
   model.vocabulary = base_->config.vocab_size;
+  model.decisions = base_->decisions;
   // The base lives as long as its tokenizer is needed.
   model.tokenizer = std::shared_ptr<const Tokenizer>(std::shared_ptr<void>(), &base_->tokenizer);
   model.prompts = std::shared_ptr<const ServedPrompts>(std::shared_ptr<void>(), &base_->prompts);
@@ -279,6 +274,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
                         model.tokenizer->vocab_size(), base_->config.vocab_size);
     }
   }
+  model.decisions = LoadDecisionSource(folder, base_->dir, *model.tokenizer);
   // The tokenizer must outlive the prompts.
   struct WithTokenizer {
     std::shared_ptr<const Tokenizer> tokenizer;

@@ -60,7 +60,6 @@ Metrics::Metrics()
   counter("qlora_requests_total", "Requests that were answered.", {"model", "route", "status"});
   counter("qlora_requests_cancelled_total",
           "Answers and decisions whose client left before their end.", {});
-  counter("qlora_preemptions_total", "Answers that had to wait again after they had begun.", {});
   counter("qlora_prompt_tokens_total", "Tokens of prompts.", {"model"});
   counter("qlora_prompt_tokens_cached_total", "Tokens of prompts that were not computed anew.",
           {"model"});

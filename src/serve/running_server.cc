@@ -130,7 +130,7 @@ class RunningServer::Impl {
                    server.log);
       server.fine_tuning = &*jobs;
     }
-    AddRoutes();
+    AddRoutes(routes, server);
     is_loaded = true;
   }
 
@@ -159,21 +159,6 @@ class RunningServer::Impl {
       return upload.value_or(in_memory);
     };
     return made;
-  }
-
-  void AddRoutes() {
-    AddStatusRoutes(routes, server);
-    AddModelRoutes(routes, server);
-    AddChatRoutes(routes, server);
-    AddCompletionRoutes(routes, server);
-    AddTokenRoutes(routes, server);
-    AddResponseRoutes(routes, server);
-    AddMessageRoutes(routes, server);
-    AddDecisionRoutes(routes, server);
-    AddFileRoutes(routes, server);
-    AddJobRoutes(routes, server);
-    AddFeedbackRoutes(routes, server);
-    if (options.page) AddPageRoutes(routes, server);
   }
 
   FolderLock runs_lock;

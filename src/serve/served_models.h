@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "adapter/lora.h"
+#include "inference/decision_source.h"
 #include "inference/served_prompts.h"
 #include "qlora/model.h"
 #include "serve/answer_parts.h"
@@ -28,6 +29,7 @@ struct ServedModel {
   std::int64_t context_length = 0;
   std::int64_t decision_length = 0;                 // tokens of a question with its state
   std::shared_ptr<const LoraAdapter> adapter = {};  // null: the base
+  std::optional<DecisionSource> decisions = {};     // nothing where it was not made to decide
   std::shared_ptr<const ServedPrompts> prompts = {};
   std::shared_ptr<const AnswerForm> answers = {};
   // Where a request has tools, for which the model has a template of its own; null: the same.

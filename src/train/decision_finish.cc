@@ -59,7 +59,8 @@ DecisionFinish FinishDecisions(const TrainPlan& plan, LoadedRun& loaded) {
   };
   if (data.calibration) {
     ask(*data.calibration, [&](const AskedQuestions& asked, const DatasetSums& sums) {
-      const std::vector<FittedTemperature> fitted = FitTemperatures(asked.Answers(sums, {}).rows);
+      const std::vector<FittedTemperature> fitted =
+          FitTemperatures(asked.Answers(sums, {}).rows, CalibrateOptions().min_questions);
       temperatures = ToUse(fitted);
       for (const FittedTemperature& one : fitted) {
         finish.notes.push_back("temperature of " + Describe(one));

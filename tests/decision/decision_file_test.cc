@@ -53,10 +53,10 @@ TEST(DecisionFileTest, RefusesWhatItCannotUse) {
 TEST(DecisionFileTest, RefusesTheLabelsOfAnotherModel) {
   const Tokenizer tokenizer = MakeTestTokenizer();
   const DecisionTokenizer decisions(tokenizer);
-  CheckDecisionFile({.labels = decisions.LabelTexts()}, decisions, "adapter");
+  CheckDecisionFile({.labels = decisions.LabelTexts()}, decisions, "adapter/decision.json");
   ExpectRefused(
       [&] {
-        CheckDecisionFile({.labels = {"A", "C"}}, decisions, "adapter");
+        CheckDecisionFile({.labels = {"A", "C"}}, decisions, "adapter/decision.json");
       },
       "adapter/decision.json: key 'labels': found A C, but");
 }

@@ -80,8 +80,9 @@ constexpr BadRecord kBadRecords[] = {
     {R"({"state": "s", "questions": {"who": {"type": "guess", "instructions": "?"}}})",
      "questions.who.type: expected noul (OpenAI: predicate), choice or score, found \"guess\""},
     {R"({"state": "s", "questions": {"who": 5}})", "questions.who: expected an object"},
-    {R"({"state": "s", "questions": {}})", "questions: expected an object of questions, {\"id\": "},
-    {R"({"state": "s", "questions": {}})", "at least one, found {}"},
+    {R"({"state": "s", "questions": {}})",
+     "questions: expected an object of questions, {\"id\": {\"type\", \"instructions\", "
+     "\"criteria\"}}, at least one, found {}"},
     {R"({"questions": {"who": {"type": "noul", "instructions": "?"}}})", "state: missing"},
     {R"({"state": "s", "questions": [{"type": "noul", "instructions": "?", "name": "a"},
                                        {"type": "noul", "instructions": "?", "name": "a"}]})",

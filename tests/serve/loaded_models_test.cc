@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "decision/decision_file.h"
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/api_error.h"
@@ -109,6 +110,16 @@ TEST_F(LoadedModelsTest, LaterAdaptersHaveTheRankThatPassesHaveRoomFor) {
   // Room for one at the start is room for others.
   Load({adapter}, "auto", options);
   EXPECT_EQ(ErrorOf([&] { models_->Load("late", adapter); }), "no error");
+}
+
+TEST_F(LoadedModelsTest, AnAdapterBringsHowItDecides) {
+  const std::string a = Adapter("a", true);
+  WriteDecisionFile(a, {.decision_template = "{{ state }}", .labels = {"A", "C"}});
+  EXPECT_THAT(ErrorOf([&] { Load({a}); }), HasSubstr("a/decision.json: key 'labels': found A C"));
+  WriteDecisionFile(a, {.decision_template = "{{ state }}"});
+  Load({a});
+  EXPECT_FALSE(models_->Find("")->decisions);
+  EXPECT_EQ(models_->Find("a")->decisions->file.decision_template, "{{ state }}");
 }
 
 TEST_F(LoadedModelsTest, NamesAreGivenOnce) {

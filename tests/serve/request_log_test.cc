@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "base/file.h"
+#include "io/json.h"
 #include "preference/preference_record.h"
+#include "qlora/error.h"
 #include "serve/api_error.h"
-#include "serve/routes/serve_fixture.h"
+#include "serve/workers.h"
 #include "temporary_folder.h"
 
 namespace qlora {
@@ -179,108 +181,6 @@ TEST_F(RequestLogTest, AMarkThatIsNotWrittenCanBeMadeAgain) {
 TEST_F(RequestLogTest, AFolderThatCannotBeIsRefused) {
   WriteTextFile(folder.path() / "kept", "a file");
   EXPECT_THROW(Make(), Error);
-}
-
-// What clients get, through the routes.
-class FeedbackTest : public RoutesTest {
- protected:
-  FeedbackTest() { AddFeedbackRoutes(table, server); }
-
-  std::string Id(bool streams) {
-    const auto reply =
-        Post("/v1/chat/completions", {{"messages",
-                                       {{{"role", "developer"}, {"content", "Be brief"}},
-                                        {{"role", "user"}, {"content", "Hi"}}}},
-                                      {"stream", streams}});
-    const Json json = streams ? Json::parse(reply->events()[0]) : reply->json();
-    return json["id"];
-  }
-};
-
-TEST_F(FeedbackTest, NeedsAServerThatKeeps) {
-  EXPECT_EQ(Post("/v1/feedback", {{"id", Id(false)}, {"mark", "up"}})->response.status, 404);
-}
-
-TEST_F(FeedbackTest, ChatsCanBeMarked) {
-  for (const bool streams : {false, true}) {
-    TemporaryFolder kept;
-    RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-    server.request_log = &request_log;
-    const std::string id = Id(streams);
-    EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "down"}})->response.status, 200);
-    EXPECT_EQ(
-        Post("/v1/feedback", {{"id", id}, {"mark", "edited"}, {"edited", "Hey"}})->response.status,
-        200);
-    const std::vector<Json> marks = LinesOf(kept.path() / "marks-1970-01-01.jsonl");
-    ASSERT_EQ(marks.size(), 1u);
-    EXPECT_EQ(marks[0]["prompt"][0]["role"], "system");
-    EXPECT_EQ(marks[0]["completion"],
-              (Json::array({{{"role", "assistant"}, {"content", "Hello you"}}})));
-    EXPECT_EQ(LinesOf(kept.path() / "edits-1970-01-01.jsonl").size(), 1u);
-    WaitForWorker();
-    EXPECT_EQ(LinesOf(kept.path() / "chats-1970-01-01.jsonl").size(), 1u);
-    server.request_log = nullptr;
-  }
-}
-
-TEST_F(FeedbackTest, WhatWasStoppedCanBeMarked) {
-  TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-  server.request_log = &request_log;
-  generation.cancelled = {0};  // it has pieces, and no end
-  const auto reply = Begin("POST", "/v1/chat/completions",
-                           R"({"messages": [{"role": "user", "content": "Hi"}], "stream": true})");
-  const auto held = generation.waiting;  // as an engine holds what it has not finished
-  generation.Write();
-  reply->gone();
-  const std::string id = Json::parse(reply->events()[0])["id"];
-  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}})->response.status, 200);
-  WaitForWorker();
-  const std::vector<Json> marks = LinesOf(kept.path() / "marks-1970-01-01.jsonl");
-  ASSERT_EQ(marks.size(), 1u);
-  EXPECT_EQ(marks[0]["completion"][0]["content"], "Hello you");
-  EXPECT_TRUE(LinesOf(kept.path() / "chats-1970-01-01.jsonl").empty());
-  server.request_log = nullptr;
-}
-
-TEST_F(FeedbackTest, CompletionsCanBeMarked) {
-  TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log, [] { return 0; });
-  server.request_log = &request_log;
-  const auto reply =
-      Post("/v1/completions", {{"prompt", {"One ", "Two "}}, {"echo", true}, {"n", 16}});
-  const std::string id = reply->json()["id"];
-  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 31}})->response.status,
-            200);
-  EXPECT_EQ(Post("/v1/feedback", {{"id", id}, {"mark", "up"}, {"choice", 32}})->response.status,
-            404);
-  WaitForWorker();
-  const std::vector<Json> marks = LinesOf(kept.path() / "texts-marks-1970-01-01.jsonl");
-  const Json expected = {{"prompt", "Two "}, {"completion", "Hello you"}, {"label", true}};
-  EXPECT_THAT(marks, ElementsAre(expected));
-  EXPECT_EQ(LinesOf(kept.path() / "texts-1970-01-01.jsonl").size(), 32u);
-  server.request_log = nullptr;
-}
-
-TEST_F(FeedbackTest, WrongFieldsAreNamed) {
-  TemporaryFolder kept;
-  RequestLog request_log(kept.path(), workers, server.log);
-  server.request_log = &request_log;
-  const std::string id = Id(false);
-  for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"mark": "up"})", "id"},
-           {R"({"id": 5, "mark": "up"})", "id"},
-           {R"({"id": "x"})", "mark"},
-           {R"({"id": "x", "mark": "good"})", "mark"},
-           {R"({"id": "x", "mark": "edited"})", "edited"},
-           {R"({"id": "x", "mark": "up", "edited": "y"})", "edited"},
-           {R"({"id": "x", "mark": "up", "choice": -1})", "choice"}}) {
-    const auto reply = Ask("POST", "/v1/feedback", body);
-    EXPECT_EQ(reply->response.status, 400) << body;
-    EXPECT_EQ(ErrorOf(*reply)["param"], param) << body;
-  }
-  WaitForWorker();
-  server.request_log = nullptr;
 }
 
 }  // namespace

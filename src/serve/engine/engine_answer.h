@@ -12,7 +12,7 @@
 
 #include "base/stopwatch.h"
 #include "inference/engine.h"
-#include "serve/engine/stop_texts.h"
+#include "inference/stop_texts.h"
 #include "serve/generation_service.h"
 #include "serve/served_models.h"
 #include "tokenizer/tokenizer.h"

@@ -1,20 +1,10 @@
 #include "serve/http/event_stream.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace qlora {
-
-std::string EventText(std::string_view name, std::string_view data) {
-  std::string text;
-  if (!name.empty()) text.append("event: ").append(name).append("\n");
-  while (true) {
-    const std::size_t end = std::min(data.find_first_of("\r\n"), data.size());
-    text.append("data: ").append(data.substr(0, end)).append("\n");
-    if (end == data.size()) return text + "\n";
-    data.remove_prefix(end + (data.substr(end).starts_with("\r\n") ? 2 : 1));
-  }
-}
 
 EventStream::EventStream(HttpReplyPtr reply, HttpHeaders headers) : reply_(std::move(reply)) {
   headers.emplace_back("Cache-Control", "no-cache");
@@ -26,7 +16,15 @@ EventStream::EventStream(HttpReplyPtr reply, HttpHeaders headers) : reply_(std::
 }
 
 void EventStream::Event(std::string_view name, std::string_view data) {
-  reply_->Write(EventText(name, data));
+  std::string text;
+  if (!name.empty()) text.append("event: ").append(name).append("\n");
+  while (true) {
+    const std::size_t end = std::min(data.find_first_of("\r\n"), data.size());
+    text.append("data: ").append(data.substr(0, end)).append("\n");
+    if (end == data.size()) break;
+    data.remove_prefix(end + (data.substr(end).starts_with("\r\n") ? 2 : 1));
+  }
+  reply_->Write(text + "\n");
 }
 
 void EventStream::End() { reply_->End(); }

@@ -2,16 +2,11 @@
 #ifndef QLORA_SERVE_HTTP_EVENT_STREAM_H_
 #define QLORA_SERVE_HTTP_EVENT_STREAM_H_
 
-#include <string>
 #include <string_view>
 
 #include "serve/http_server.h"
 
 namespace qlora {
-
-// "data: ...\n\n", after "event: name\n" unless the name is "". Each line of `data` is one of its
-// own, as the specification says.
-std::string EventText(std::string_view name, std::string_view data);
 
 // One answer of events. Silence of HttpLimits::ping_time is broken by a comment, which clients
 // pass over. From one thread at a time.
@@ -21,6 +16,8 @@ class EventStream {
   explicit EventStream(HttpReplyPtr reply, HttpHeaders headers = {});
 
   void Data(std::string_view data) { Event("", data); }
+  // "data: ...\n\n", after "event: name\n" unless the name is "". Each line of `data` is one of its
+  // own, as the specification says.
   void Event(std::string_view name, std::string_view data);
   void End();
   // "data: [DONE]\n\n", and the end.

@@ -1,13 +1,13 @@
 // POST /v1/completions: texts that are continued as they are.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/stopwatch.h"
 #include "io/json.h"
 #include "prompt/prompt_renderer.h"
 #include "serve/http/event_stream.h"
@@ -146,9 +146,7 @@ class CompletionAnswer final : public ChoiceSet {
         request_(std::move(request)),
         head_({{"id", "cmpl-" + id},
                {"object", "text_completion"},
-               {"created", std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count()},
+               {"created", SecondsSince1970()},
                {"model", request_.model->name},
                {"system_fingerprint", request_.model->fingerprint}}) {
     const std::int64_t count = std::ssize(request_.prompts) * request_.choices;

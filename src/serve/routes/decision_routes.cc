@@ -4,13 +4,8 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 
-#include "base/check.h"
-#include "decision/decision_file.h"
-#include "inference/decision_source.h"
 #include "inference/model_decisions.h"
 #include "io/json.h"
 #include "serve/request_fields.h"
@@ -20,8 +15,6 @@ namespace qlora {
 namespace {
 
 enum class Wire { kSystemOne, kDecisions };
-
-constexpr std::int64_t kMostQuestions = 400;
 
 // Errors: ApiError 400 for questions of the other form, and for what would be streamed.
 DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
@@ -42,72 +35,44 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   return ReadDecisionRequest(body);
 }
 
-// How the model was made to decide; nothing where it was not.
-std::optional<DecisionSource> SourceOf(const LoadedModel& base, const ServedModel& model) {
-  auto source = FindDecisionSource(model.adapter ? model.folder : "", base.dir);
-  if (source && !source->file.labels.empty()) {
-    CheckDecisionFile(source->file, DecisionTokenizer(*model.tokenizer), source->name);
+// Lays the questions out. Errors: ApiError, and those of RequestedDecisions.
+std::shared_ptr<RequestedDecisions> LayOut(const LoadedModel& base, const ServedModel& model,
+                                           DecisionRequest request, Wire wire) {
+  const std::int64_t most = model.decision_length;
+  const DecisionModel decides = {.adapter = model.adapter.get(),
+                                 .prompts = *model.prompts,
+                                 .tokenizer = *model.tokenizer,
+                                 .decisions = model.decisions,
+                                 .max_length = most,
+                                 .name = model.name};
+  try {
+    return std::make_shared<RequestedDecisions>(base, decides, std::move(request), DecideOptions());
+  } catch (const PromptTooLong& error) {
+    const char* reason =
+        most < model.context_length ? " for decisions, as far as the server's memory goes" : "";
+    throw ApiError(400,
+                   fmt::format("this model's maximum context length is {} tokens{}, and a "
+                               "question with its state has {}",
+                               most, reason, error.tokens),
+                   wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
   }
-  return source;
 }
-
-// A decision with all that it needs until it is answered.
-class AskedDecision {
- public:
-  // Lays the questions out. Errors: ApiError, and those of RequestedDecisions.
-  AskedDecision(Server& server, DecisionRequest request, Wire wire)
-      : model_(server.models.Find(request.model)),
-        source_(SourceOf(*server.base, *model_)),
-        asked_(LayOut(*server.base, std::move(request), wire)) {}
-
-  std::int64_t parts() const { return asked_->parts(); }
-  void RunPart(const Decoder& decoder, Arena& memory) { asked_->RunPart(decoder, memory); }
-  OrderedJson Answer() const { return asked_->Answer(); }
-
- private:
-  std::unique_ptr<RequestedDecisions> LayOut(const LoadedModel& base, DecisionRequest request,
-                                             Wire wire) const {
-    const std::int64_t most = model_->decision_length;
-    const DecisionModel decides = {.adapter = model_->adapter.get(),
-                                   .prompts = *model_->prompts,
-                                   .tokenizer = *model_->tokenizer,
-                                   .decisions = source_,
-                                   .max_length = most,
-                                   .name = model_->name};
-    try {
-      return std::make_unique<RequestedDecisions>(base, decides, std::move(request),
-                                                  DecideOptions());
-    } catch (const PromptTooLong& error) {
-      throw ApiError(400,
-                     fmt::format("this model's maximum context length is {} tokens{}, and a "
-                                 "question with its state has {}",
-                                 most,
-                                 most < model_->context_length
-                                     ? " for decisions, as far as the server's memory goes"
-                                     : "",
-                                 error.tokens),
-                     wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
-    }
-  }
-
-  const ServedModelPtr model_;
-  const std::optional<DecisionSource> source_;
-  const std::unique_ptr<RequestedDecisions> asked_;
-};
 
 void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wire wire) {
   // Laying out takes time, which others may need.
   if (HasLeft(*reply)) return;
   server.generation.CheckRoomForPasses();
-  const auto asked =
-      std::make_shared<AskedDecision>(server, ReadRequest(ParseBody(http), wire), wire);
+  DecisionRequest request = ReadRequest(ParseBody(http), wire);
+  // The calls below hold the model, too: what is laid out refers to it.
+  const ServedModelPtr model = server.models.Find(request.model);
+  const auto asked = LayOut(*server.base, *model, std::move(request), wire);
   const HttpRequest head = {.path = http.path, .id = http.id};
   const GenerationId id = server.generation.SubmitPasses(
       {.parts = asked->parts(),
-       .run_part = [asked](const Decoder& decoder,
-                           Arena& memory) { asked->RunPart(decoder, memory); },
+       .run_part = [model, asked](const Decoder& decoder,
+                                  Arena& memory) { asked->RunPart(decoder, memory); },
        .on_end =
-           [asked, reply, head, &server](const std::exception_ptr& error) {
+           [model, asked, reply, head, &server](const std::exception_ptr& error) {
              try {
                if (error) std::rethrow_exception(error);
                SendJson(*reply, asked->Answer());

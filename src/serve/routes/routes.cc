@@ -243,4 +243,19 @@ void SendJson(HttpReply& reply, const OrderedJson& json, int status) {
   reply.Send({.status = status, .body = FormatJson(json)});
 }
 
+void AddRoutes(RouteTable& table, Server& server) {
+  AddStatusRoutes(table, server);
+  AddModelRoutes(table, server);
+  AddChatRoutes(table, server);
+  AddCompletionRoutes(table, server);
+  AddTokenRoutes(table, server);
+  AddResponseRoutes(table, server);
+  AddMessageRoutes(table, server);
+  AddDecisionRoutes(table, server);
+  AddFileRoutes(table, server);
+  AddJobRoutes(table, server);
+  AddFeedbackRoutes(table, server);
+  if (server.options.page) AddPageRoutes(table, server);
+}
+
 }  // namespace qlora

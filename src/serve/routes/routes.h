@@ -79,6 +79,8 @@ void AddFileRoutes(RouteTable& table, Server& server);
 void AddJobRoutes(RouteTable& table, Server& server);
 void AddPageRoutes(RouteTable& table, Server& server);
 void AddFeedbackRoutes(RouteTable& table, Server& server);
+// All of these, the page where it is wanted.
+void AddRoutes(RouteTable& table, Server& server);
 
 // Of the page itself, which anybody may read; what it shows needs the key.
 std::vector<std::string> PagePaths();

@@ -259,7 +259,10 @@ TEST_F(EngineServiceTest, TheEndOfTheServiceEndsAnswers) {
   std::vector<std::future<Told>> all;
   for (int i = 0; i < 6; ++i) all.push_back(Begin(request));
   service_.reset();
-  for (auto& told : all) told.get();  // each with an end
+  for (auto& told : all) {
+    const GenerationEnd end = told.get().end;
+    EXPECT_EQ(end.error, end.new_tokens == 50 ? "" : "the server was stopped");
+  }
 }
 
 TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {

@@ -9,6 +9,7 @@
 
 #include "backend/backend_decorator.h"
 #include "base/arena.h"
+#include "base/stopwatch.h"
 #include "qlora/error.h"
 #include "serve/engine/engine_service_fixture.h"
 
@@ -194,17 +195,20 @@ TEST_F(PartedPassesTest, AnswersAreWrittenBetweenParts) {
   std::vector<std::int64_t> pieces_before;
   std::promise<void> answered;
   std::promise<void> asked;
-  service_->Submit(
-      request,
-      {.on_piece =
-           [&](const GenerationPiece&) {
-             if (++pieces > 1) return;
-             service_->SubmitPasses(
-                 {.parts = 10,
-                  .run_part = [&](const Decoder&, Arena&) { pieces_before.push_back(pieces); },
-                  .on_end = [&](const std::exception_ptr&) { asked.set_value(); }});
-           },
-       .on_end = [&](const GenerationEnd&) { answered.set_value(); }});
+  const auto run_part = [&](const Decoder&, Arena&) {
+    pieces_before.push_back(pieces);
+    for (const Stopwatch watch; watch.seconds() == 0;) continue;  // steps are owed for its time
+  };
+  service_->Submit(request,
+                   {.on_piece =
+                        [&](const GenerationPiece&) {
+                          if (++pieces > 1) return;
+                          service_->SubmitPasses(
+                              {.parts = 10,
+                               .run_part = run_part,
+                               .on_end = [&](const std::exception_ptr&) { asked.set_value(); }});
+                        },
+                    .on_end = [&](const GenerationEnd&) { answered.set_value(); }});
   asked.get_future().wait();
   answered.get_future().wait();
   ASSERT_EQ(pieces_before.size(), 10u);

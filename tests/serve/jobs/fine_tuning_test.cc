@@ -76,15 +76,17 @@ class FineTuningTest : public testing::Test {
     body.update(more);
     return jobs_->Create(body)["id"].get<std::string>();
   }
-  // Waits for the thread of the jobs.
+  // Waits for the thread of the jobs, as long as the job may still come to this status.
   OrderedJson WaitFor(const std::string& id, const std::string& status) {
-    for (int i = 0; i < 20'000; ++i) {
+    while (true) {
       OrderedJson job = jobs_->Get(id);
       if (job["status"] == status) return job;
+      if (!job["finished_at"].is_null()) {
+        ADD_FAILURE() << "expected " << status << ", found " << job.dump();
+        return {};
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ADD_FAILURE() << "expected " << status << ", found " << jobs_->Get(id).dump();
-    return {};
   }
   std::vector<std::int64_t> MetricSteps(const std::string& id) {
     std::vector<std::int64_t> steps;
@@ -97,12 +99,10 @@ class FineTuningTest : public testing::Test {
     return steps;
   }
   void WaitForStep(const std::string& id, std::int64_t step) {
-    for (int i = 0; i < 20'000; ++i) {
-      const auto steps = MetricSteps(id);
-      if (!steps.empty() && steps.back() >= step) return;
+    for (std::vector<std::int64_t> steps; steps.empty() || steps.back() < step;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      steps = MetricSteps(id);
     }
-    ADD_FAILURE() << "step " << step << " never came";
   }
   // The training waits before this step, until the test lets it go on.
   void StopBefore(std::int64_t step) {

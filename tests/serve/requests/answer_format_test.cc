@@ -35,12 +35,8 @@ const std::vector<Interface>& Interfaces() {
 
 class AnswerFormatTest : public RoutesTest {
  protected:
-  AnswerFormatTest() {
-    AddResponseRoutes(table, server);
-    AddMessageRoutes(table, server);
-  }
   std::shared_ptr<FakeReply> With(const Interface& of, const Json& fields) {
-    generation.requests.clear();
+    service_.requests.clear();
     Json body = of.request;
     body.update(fields);
     return Ask("POST", of.path, body.dump());
@@ -69,8 +65,8 @@ TEST_F(AnswerFormatTest, EachInterfaceHasItsName) {
       const std::string what = of.path + " " + name + ": " + reply->body;
       if (name == of.own) {
         EXPECT_EQ(reply->response.status, 200) << what;
-        ASSERT_EQ(generation.requests.size(), 1u) << what;
-        EXPECT_NE(generation.requests[0].format.grammar, nullptr) << what;
+        ASSERT_EQ(service_.requests.size(), 1u) << what;
+        EXPECT_NE(service_.requests[0].format.grammar, nullptr) << what;
         continue;
       }
       EXPECT_EQ(reply->response.status, 400) << what;
@@ -114,7 +110,7 @@ TEST_F(AnswerFormatTest, NoFormIsNone) {
           Json{{"text", {{"format", {{"type", "text"}}}}}}, Json{{"text", {{"verbosity", "low"}}}},
           Json{{"grammar", ""}}}) {
       EXPECT_EQ(With(of, fields)->response.status, 200) << of.path << fields;
-      EXPECT_EQ(generation.requests.at(0).format.grammar, nullptr);
+      EXPECT_EQ(service_.requests.at(0).format.grammar, nullptr);
     }
   }
 }

@@ -19,8 +19,8 @@ class ChatRouteTest : public RoutesTest {
  protected:
   // A request with a field, as the service gets it.
   std::shared_ptr<FakeReply> With(const std::string& name, const std::string& value) {
-    generation.requests.clear();
-    generation.cancelled.clear();
+    service_.requests.clear();
+    service_.cancelled.clear();
     const std::string body =
         R"({"messages": [{"role": "user", "content": "Hi"}], ")" + name + "\": " + value + "}";
     return Ask("POST", kChat, body);
@@ -32,7 +32,7 @@ TEST_F(ChatRouteTest, AnswersAsOpenAiDoes) {
       Post(kChat, {{"model", "ada"}, {"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
   ASSERT_EQ(reply->response.status, 200) << reply->body;
   const Json json = reply->json();
-  EXPECT_EQ(json["id"], "chatcmpl-r1");
+  EXPECT_EQ(json["id"], "chatcmpl-id0");
   EXPECT_EQ(json["object"], "chat.completion");
   EXPECT_EQ(json["model"], "ada");
   EXPECT_EQ(json["system_fingerprint"], "print");
@@ -43,17 +43,17 @@ TEST_F(ChatRouteTest, AnswersAsOpenAiDoes) {
       {"logprobs", nullptr},
       {"finish_reason", "stop"}};
   EXPECT_EQ(json["choices"], Json::array({choice}));
-  const std::int64_t prompt = std::ssize(generation.requests[0].prompt);
+  const std::int64_t prompt = std::ssize(service_.requests[0].prompt);
   EXPECT_EQ(json["usage"], (Json{{"prompt_tokens", prompt},
                                  {"completion_tokens", 3},
                                  {"total_tokens", prompt + 3},
                                  {"prompt_tokens_details", {{"cached_tokens", 2}}}}));
-  EXPECT_EQ(generation.requests[0].model->name, "ada");
-  EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
+  EXPECT_EQ(service_.requests[0].model->name, "ada");
+  EXPECT_EQ(models_.Find("")->tokenizer->Decode(service_.requests[0].prompt, false),
             "<s>[user]Hi[assistant]");
-  EXPECT_THAT(log, HasSubstr("/v1/chat/completions 200"));
-  EXPECT_THAT(log, HasSubstr("ada, seed 11"));
-  EXPECT_THAT(log, testing::Not(HasSubstr("Hi")));
+  EXPECT_THAT(log_, HasSubstr("/v1/chat/completions 200"));
+  EXPECT_THAT(log_, HasSubstr("ada, seed 11"));
+  EXPECT_THAT(log_, testing::Not(HasSubstr("Hi")));
 }
 
 TEST_F(ChatRouteTest, StreamsTheSameInChunks) {
@@ -67,7 +67,7 @@ TEST_F(ChatRouteTest, StreamsTheSameInChunks) {
   for (std::size_t i = 0; i + 1 < events.size(); ++i) {
     const Json chunk = Json::parse(events[i]);
     EXPECT_EQ(chunk["object"], "chat.completion.chunk");
-    EXPECT_EQ(chunk["id"], "chatcmpl-r1");
+    EXPECT_EQ(chunk["id"], "chatcmpl-id0");
     EXPECT_FALSE(chunk.contains("usage"));
     ASSERT_EQ(chunk["choices"].size(), 1u);
     const Json reason = i + 2 == events.size() ? Json("stop") : Json(nullptr);
@@ -97,7 +97,7 @@ TEST_F(ChatRouteTest, ReasonsOfTheEnd) {
                                                        {StopReason::kStopText, "stop"},
                                                        {StopReason::kMaxNewTokens, "length"},
                                                        {StopReason::kContext, "length"}}) {
-    generation.end.reason = reason;
+    service_.end.reason = reason;
     EXPECT_EQ(With("n", "1")->json()["choices"][0]["finish_reason"], name);
   }
 }
@@ -182,7 +182,7 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       const auto reply = With(name, value);
       const std::string what = name + " = " + value.substr(0, 40) + ": " + reply->body;
       EXPECT_EQ(reply->response.status, 400) << what;
-      EXPECT_TRUE(generation.requests.empty()) << what;
+      EXPECT_TRUE(service_.requests.empty()) << what;
       const Json error = ErrorOf(*reply);
       EXPECT_EQ(error["type"], "invalid_request_error") << what;
       ASSERT_TRUE(error["param"].is_string()) << what;
@@ -229,19 +229,19 @@ TEST_F(ChatRouteTest, FieldsOfOthersThatChangeNothingDoNoHarm) {
 }
 
 TEST_F(ChatRouteTest, DoSampleDecidesBeforeTheTemperature) {
-  EXPECT_FALSE((With("do_sample", "false"), generation.requests.at(0).options.do_sample));
-  EXPECT_TRUE((With("do_sample", "true"), generation.requests.at(0).options.do_sample));
+  EXPECT_FALSE((With("do_sample", "false"), service_.requests.at(0).options.do_sample));
+  EXPECT_TRUE((With("do_sample", "true"), service_.requests.at(0).options.do_sample));
   With("do_sample", R"(false, "temperature": 0.7)");
-  EXPECT_FALSE(generation.requests.at(0).options.do_sample);
+  EXPECT_FALSE(service_.requests.at(0).options.do_sample);
   With("do_sample", R"(true, "temperature": 0)");
-  EXPECT_FALSE(generation.requests.at(0).options.do_sample);
+  EXPECT_FALSE(service_.requests.at(0).options.do_sample);
 }
 
 TEST_F(ChatRouteTest, FieldsReachTheService) {
   const auto request = [&](const std::string& name, const std::string& value) {
     const auto reply = With(name, value);
     EXPECT_EQ(reply->response.status, 200) << name << ": " << reply->body;
-    return generation.requests.empty() ? GenerationRequest() : generation.requests.front();
+    return service_.requests.empty() ? GenerationRequest() : service_.requests.front();
   };
   // The model's own, where nothing is said.
   EXPECT_EQ(request("n", "1").options.temperature, 0.5);
@@ -269,7 +269,7 @@ TEST_F(ChatRouteTest, FieldsReachTheService) {
   EXPECT_EQ(request("min_tokens", "4").min_tokens, 4);
   EXPECT_TRUE(request("ignore_eos", "true").ignore_eos);
   EXPECT_FALSE(request("cache_prompt", "false").keeps_prompt);
-  options.max_new_tokens = 9;
+  options_.max_new_tokens = 9;
   EXPECT_EQ(request("n", "1").options.max_new_tokens, 9);
 }
 
@@ -280,8 +280,8 @@ TEST_F(ChatRouteTest, AFormHoldsTheAnswer) {
   const std::string mixed = R"({"type": "json_object", "schema": {"type": "null"}})";
   for (const std::string& format : {object, schema, mixed}) {
     EXPECT_EQ(With("response_format", format)->response.status, 200);
-    ASSERT_EQ(generation.requests.size(), 1u);
-    const AnswerGrammar& form = generation.requests[0].format;
+    ASSERT_EQ(service_.requests.size(), 1u);
+    const AnswerGrammar& form = service_.requests[0].format;
     ASSERT_NE(form.grammar, nullptr);
     EXPECT_NE(form.texts, nullptr);
     EXPECT_EQ(form.begins_behind, "");
@@ -290,7 +290,7 @@ TEST_F(ChatRouteTest, AFormHoldsTheAnswer) {
     EXPECT_EQ(takes_object, format == object);
   }
   EXPECT_EQ(With("response_format", R"({"type": "text"})")->response.status, 200);
-  EXPECT_EQ(generation.requests.at(0).format.grammar, nullptr);
+  EXPECT_EQ(service_.requests.at(0).format.grammar, nullptr);
   // What would break the form, or be broken by it.
   const std::string with = "response_format\": " + object + ", \"";
   EXPECT_EQ(ErrorOf(*With(with + "min_tokens", "3"))["param"], "min_tokens");
@@ -298,7 +298,7 @@ TEST_F(ChatRouteTest, AFormHoldsTheAnswer) {
   const std::string tools = R"([{"type": "function", "function": {"name": "f"}}])";
   EXPECT_EQ(With(with + "tool_choice\": \"none\", \"tools", tools)->response.status, 200);
   // Its texts are texts, even those that would begin a thought.
-  generation.pieces = {{.text = R"(["<think>", "<tool_call>"])"}};
+  service_.pieces = {{.text = R"(["<think>", "<tool_call>"])"}};
   EXPECT_EQ(With("response_format", object)->json()["choices"][0]["message"]["content"],
             R"(["<think>", "<tool_call>"])");
 }
@@ -328,8 +328,8 @@ TEST_F(ChatRouteTest, PartsOfTextAreJoinedAndDevelopersAreTheSystem) {
       R"({"messages": [{"role": "developer", "content": "S"}, {"role": "user", "content":
           [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
           "chat_template_kwargs": {"kind": "k"}})");
-  ASSERT_EQ(generation.requests.size(), 1u);
-  EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
+  ASSERT_EQ(service_.requests.size(), 1u);
+  EXPECT_EQ(models_.Find("")->tokenizer->Decode(service_.requests[0].prompt, false),
             "<s>[system]S[user]ab(k)[assistant]");
   // What the conversation itself has is no variable.
   for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
@@ -345,29 +345,29 @@ TEST_F(ChatRouteTest, AnswersOfClientsAreTakenAsTheyGiveThemBack) {
           {"role": "assistant", "content": "b", "refusal": null, "tool_calls": [],
            "function_call": null, "audio": null, "annotations": []},
           {"role": "assistant", "content": null, "reasoning_content": "Hm"}]})");
-  ASSERT_EQ(generation.requests.size(), 1u);
-  EXPECT_EQ(models.Find("")->tokenizer->Decode(generation.requests[0].prompt, false),
+  ASSERT_EQ(service_.requests.size(), 1u);
+  EXPECT_EQ(models_.Find("")->tokenizer->Decode(service_.requests[0].prompt, false),
             "<s>[user]a[assistant]No[assistant]b[assistant][assistant]");
 }
 
 TEST_F(ChatRouteTest, ChoicesDrawWithSeedsOfTheirOwn) {
   const auto reply = With("n", "3");
-  ASSERT_EQ(generation.requests.size(), 3u);
-  EXPECT_EQ(generation.requests[0].options.seed, 11);
-  EXPECT_NE(generation.requests[1].options.seed, 11);
-  EXPECT_NE(generation.requests[1].options.seed, generation.requests[2].options.seed);
+  ASSERT_EQ(service_.requests.size(), 3u);
+  EXPECT_EQ(service_.requests[0].options.seed, 11);
+  EXPECT_NE(service_.requests[1].options.seed, 11);
+  EXPECT_NE(service_.requests[1].options.seed, service_.requests[2].options.seed);
   const Json json = reply->json();
   ASSERT_EQ(json["choices"].size(), 3u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(json["choices"][i]["index"], i);
   // The prompt once, the answers all.
-  EXPECT_EQ(json["usage"]["prompt_tokens"], generation.requests[0].prompt.size());
+  EXPECT_EQ(json["usage"]["prompt_tokens"], service_.requests[0].prompt.size());
   EXPECT_EQ(json["usage"]["completion_tokens"], 9);
 }
 
 TEST_F(ChatRouteTest, LogprobsHaveBytesAndAlternatives) {
-  generation.pieces = {{.text = "H",
-                        .tokens = {{.token = 5, .bytes = "H", .logprob = -0.5, .top = {{5, -0.5}}},
-                                   {.token = 6, .bytes = "\xF0", .logprob = -1.5}}}};
+  service_.pieces = {{.text = "H",
+                      .tokens = {{.token = 5, .bytes = "H", .logprob = -0.5, .top = {{5, -0.5}}},
+                                 {.token = 6, .bytes = "\xF0", .logprob = -1.5}}}};
   for (const bool streams : {false, true}) {
     const auto reply = With("logprobs\": true, \"stream", streams ? "true" : "false");
     Json content = Json::array();
@@ -394,26 +394,27 @@ TEST_F(ChatRouteTest, ErrorsBeforeAndWithinAStream) {
   EXPECT_EQ(With("model", "\"no-such\"")->response.status, 404);
   EXPECT_EQ(ErrorOf(*With("model", "\"no-such\""))["code"], "model_not_found");
   // The second choice finds no room: the first one is not written, either.
-  generation.requests.clear();
-  generation.refuse_from = 1;
+  service_.requests.clear();
+  service_.refusal.emplace(429, "full", "", "queue_full");
+  service_.refuse_from = 1;
   const auto full = Ask("POST", kChat, R"({"messages": [{"role": "user", "content": "x"}],
                                            "n": 2, "stream": true})");
   EXPECT_EQ(full->response.status, 429) << full->body;
   EXPECT_EQ(ErrorOf(*full)["code"], "queue_full");
-  EXPECT_THAT(generation.cancelled, ElementsAre(0));
-  generation.refuse_from = -1;
-  generation.cancelled.clear();
+  EXPECT_THAT(service_.cancelled, ElementsAre(0));
+  service_.refusal.reset();
+  service_.cancelled.clear();
   // A fault of the server: its text is in the log alone.
-  generation.end.error = "secret";
+  service_.end.error = "secret";
   const auto whole = With("stream", "false");
   EXPECT_EQ(whole->response.status, 500);
   EXPECT_THAT(whole->body, testing::Not(HasSubstr("secret")));
-  EXPECT_THAT(log, HasSubstr("secret"));
+  EXPECT_THAT(log_, HasSubstr("secret"));
   const auto stream = With("stream", "true");
   EXPECT_TRUE(stream->ended);
   EXPECT_TRUE(Json::parse(stream->events().back()).contains("error"));
   // A fault of the request is told to its client.
-  generation.end.field = "response_format";
+  service_.end.field = "response_format";
   const auto wrong = With("stream", "false");
   EXPECT_EQ(wrong->response.status, 400);
   EXPECT_EQ(ErrorOf(*wrong)["message"], "response_format: secret");
@@ -426,8 +427,8 @@ TEST_F(ChatRouteTest, AClientThatLeavesFreesItsAnswers) {
                                               "n": 2})");
   ASSERT_TRUE(reply->gone);
   reply->gone();
-  EXPECT_THAT(generation.cancelled, ElementsAre(0, 1));
-  generation.Write();
+  EXPECT_THAT(service_.cancelled, ElementsAre(0, 1));
+  service_.Write();
   EXPECT_FALSE(reply->ended);
 }
 

@@ -22,30 +22,30 @@ TEST_F(CompletionRouteTest, ContinuesATextAsItIs) {
                                            {"text", "Hello you"},
                                            {"logprobs", nullptr},
                                            {"finish_reason", "stop"}}}));
-  EXPECT_EQ(generation.requests[0].options.max_new_tokens, 16);
-  EXPECT_EQ(generation.requests[0].prompt.front(), 1) << "BOS, as the tokenizer adds it";
-  EXPECT_FALSE(generation.requests[0].top_logprobs);
+  EXPECT_EQ(service_.requests[0].options.max_new_tokens, 16);
+  EXPECT_EQ(service_.requests[0].prompt.front(), 1) << "BOS, as the tokenizer adds it";
+  EXPECT_FALSE(service_.requests[0].top_logprobs);
 }
 
 TEST_F(CompletionRouteTest, PromptsAreTextsOrIds) {
   const Json json = Ask("POST", kPath, R"({"prompt": ["a", "b"], "n": 2})")->json();
   ASSERT_EQ(json["choices"].size(), 4u);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(json["choices"][i]["index"], i);
-  ASSERT_EQ(generation.requests.size(), 4u);
-  EXPECT_EQ(generation.requests[0].prompt, generation.requests[1].prompt);
-  EXPECT_NE(generation.requests[1].prompt, generation.requests[2].prompt);
+  ASSERT_EQ(service_.requests.size(), 4u);
+  EXPECT_EQ(service_.requests[0].prompt, service_.requests[1].prompt);
+  EXPECT_NE(service_.requests[1].prompt, service_.requests[2].prompt);
   // Each prompt once.
   EXPECT_EQ(json["usage"]["prompt_tokens"],
-            generation.requests[0].prompt.size() + generation.requests[2].prompt.size());
+            service_.requests[0].prompt.size() + service_.requests[2].prompt.size());
   EXPECT_EQ(json["usage"]["completion_tokens"], 12);
-  generation.requests.clear();
+  service_.requests.clear();
   Ask("POST", kPath, R"({"prompt": [5, 6]})");
   Ask("POST", kPath, R"({"prompt": [[5, 6], [7]]})");
-  ASSERT_EQ(generation.requests.size(), 3u);
-  EXPECT_THAT(generation.requests[0].prompt, ElementsAre(5, 6));
-  EXPECT_THAT(generation.requests[2].prompt, ElementsAre(7));
+  ASSERT_EQ(service_.requests.size(), 3u);
+  EXPECT_THAT(service_.requests[0].prompt, ElementsAre(5, 6));
+  EXPECT_THAT(service_.requests[2].prompt, ElementsAre(7));
   Ask("POST", kPath, R"({"prompt": ""})");
-  EXPECT_THAT(generation.requests.back().prompt, ElementsAre(1));
+  EXPECT_THAT(service_.requests.back().prompt, ElementsAre(1));
 }
 
 TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
@@ -88,15 +88,15 @@ TEST_F(CompletionRouteTest, PromptsBeyondTheContextAreRefusedUnread) {
     EXPECT_EQ(reply->response.status, 400) << prompt.substr(0, 40);
     EXPECT_EQ(ErrorOf(*reply)["code"], "context_length_exceeded") << prompt.substr(0, 40);
   }
-  EXPECT_TRUE(generation.requests.empty());
+  EXPECT_TRUE(service_.requests.empty());
   EXPECT_EQ(Ask("POST", kPath, R"({"prompt": )" + IdList(127) + "}")->response.status, 200);
 }
 
 TEST_F(CompletionRouteTest, AnswersShareTheirPrompt) {
   Ask("POST", kPath, R"({"prompt": ["a", "b"], "n": 2})");
-  ASSERT_EQ(generation.requests.size(), 4u);
-  EXPECT_EQ(generation.requests[0].prompt.begin(), generation.requests[1].prompt.begin());
-  EXPECT_NE(&*generation.requests[1].prompt.begin(), &*generation.requests[2].prompt.begin());
+  ASSERT_EQ(service_.requests.size(), 4u);
+  EXPECT_EQ(service_.requests[0].prompt.begin(), service_.requests[1].prompt.begin());
+  EXPECT_NE(&*service_.requests[1].prompt.begin(), &*service_.requests[2].prompt.begin());
 }
 
 // No wait would make room for them, so 429 would have clients try for ever.
@@ -109,9 +109,9 @@ TEST_F(CompletionRouteTest, MoreAnswersThanEverFitAreRefusedForGood) {
   EXPECT_EQ(error["param"], "n");
   EXPECT_THAT(error["message"].get<std::string>(),
               AllOf(testing::HasSubstr("320 answers"), testing::HasSubstr("room for 272")));
-  EXPECT_TRUE(generation.requests.empty());
+  EXPECT_TRUE(service_.requests.empty());
   EXPECT_EQ(Post(kPath, {{"prompt", prompts}, {"n", 4}})->response.status, 200);
-  generation.most = 2;
+  service_.most = 2;
   EXPECT_EQ(ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}}))["param"], "prompt");
   EXPECT_EQ(
       ErrorOf(*Post("/v1/chat/completions",
@@ -120,7 +120,7 @@ TEST_F(CompletionRouteTest, MoreAnswersThanEverFitAreRefusedForGood) {
 }
 
 TEST_F(CompletionRouteTest, EchoAndLogprobsInTheirOwnForm) {
-  generation.pieces = {
+  service_.pieces = {
       {.text = "H",
        .tokens = {{.token = 9, .bytes = "H", .logprob = -0.5, .top = {{9, -0.5}, {10, -2}}}},
        .prompt = {{.token = 5, .bytes = "\xC3\xA9"},
@@ -130,7 +130,7 @@ TEST_F(CompletionRouteTest, EchoAndLogprobsInTheirOwnForm) {
                            std::string(R"({"prompt": "\u00e9", "echo": true,
                              "logprobs": 2, "stream": )") +
                                stream + "}");
-    EXPECT_TRUE(generation.requests.back().wants_prompt_logprobs);
+    EXPECT_TRUE(service_.requests.back().wants_prompt_logprobs);
     std::vector<Json> choices;
     if (std::string(stream) == "true") {
       for (const std::string& event : reply->events()) {
@@ -162,7 +162,7 @@ TEST_F(CompletionRouteTest, EchoAndLogprobsInTheirOwnForm) {
 
 // What the tokenizer adds to a prompt, and the end of the answer, are tokens that the text lacks.
 TEST_F(CompletionRouteTest, OffsetsAreThoseOfTheText) {
-  generation.pieces = {
+  service_.pieces = {
       {.text = " you",
        .tokens = {{.token = 9, .bytes = " you", .characters = 4}, {.token = 2, .bytes = "</s>"}},
        .prompt = {{.token = 1, .bytes = "<s>"},
@@ -175,7 +175,7 @@ TEST_F(CompletionRouteTest, OffsetsAreThoseOfTheText) {
 }
 
 TEST_F(CompletionRouteTest, OfTokensThatLookAlikeTheLikeliestIsNamed) {
-  generation.pieces = {
+  service_.pieces = {
       {.text = "a",
        .tokens = {{.token = 9, .bytes = "a", .logprob = -1, .top = {{9, -1}, {9, -3}}}}}};
   const auto reply = Post(kPath, {{"prompt", "x"}, {"logprobs", 2}});
@@ -185,7 +185,7 @@ TEST_F(CompletionRouteTest, OfTokensThatLookAlikeTheLikeliestIsNamed) {
 }
 
 TEST_F(CompletionRouteTest, StreamsEndWithAReasonAndUsage) {
-  generation.end.reason = StopReason::kMaxNewTokens;
+  service_.end.reason = StopReason::kMaxNewTokens;
   const auto reply = Ask("POST", kPath, R"({"prompt": "a", "stream": true, "n": 2,
                                             "stream_options": {"include_usage": true}})");
   const std::vector<std::string> events = reply->events();

@@ -31,13 +31,18 @@ const char* const kDecide = R"({"model": "tiny", "input": "Once there was a dog.
     {"type": "score", "name": "hats", "instructions": "Hats?",
      "levels": [{"label": "none"}, {"label": "one"}, {"label": "two"}]}]})";
 
-class DecisionRouteTest : public testing::Test {
+struct WithContext {
+  Context context_{1};
+};
+
+class DecisionRouteTest : public WithContext, public ServeTest<LoadedModels> {
  protected:
-  DecisionRouteTest() {
-    AddDecisionRoutes(table_, server_);
+  DecisionRouteTest() : ServeTest(context_, Options(), "1", ProgressFn()) {
     const LoadedModel& base = models_.base();
-    generation_.decoder.emplace(*base.backend, base.config, base.weights, base.precision,
-                                base.config.max_position_embeddings);
+    service_.decoder.emplace(*base.backend, base.config, base.weights, base.precision,
+                             base.config.max_position_embeddings);
+    server_.base = &models_.base();
+    options_ = Options();
   }
 
   static ServeOptions Options() {
@@ -48,42 +53,8 @@ class DecisionRouteTest : public testing::Test {
     return options;
   }
   std::shared_ptr<FakeReply> Post(const std::string& path, const std::string& body) {
-    auto reply = Begin(path, body);
-    generation_.Write();
-    return reply;
+    return Ask("POST", path, body);
   }
-  // Waits until a worker has run the route; no part is run yet.
-  std::shared_ptr<FakeReply> Begin(const std::string& path, const std::string& body) {
-    auto reply = std::make_shared<FakeReply>();
-    HttpRequest request;
-    request.method = "POST";
-    request.path = path;
-    request.headers = {{"content-type", "application/json"}};
-    request.body = body;
-    table_.Handle(std::move(request), reply);
-    WaitForWorker();
-    return reply;
-  }
-  void WaitForWorker() {
-    std::promise<void> done;
-    workers_.Run([&done] { done.set_value(); });
-    done.get_future().wait();
-  }
-
-  Context context_{1};
-  const ServeOptions options_ = Options();
-  Metrics metrics_;
-  ScriptedGeneration generation_;
-  Workers workers_{1};
-  LoadedModels models_{context_, options_, "1", ProgressFn()};
-  Server server_{.models = models_,
-                 .generation = generation_,
-                 .metrics = metrics_,
-                 .options = options_,
-                 .workers = workers_,
-                 .log = [](const std::string&) {},
-                 .base = &models_.base()};
-  RouteTable table_{server_};
 };
 
 TEST_F(DecisionRouteTest, AnswersAsTheModelAlone) {
@@ -116,41 +87,26 @@ TEST_F(DecisionRouteTest, ManyQuestionsArePartsOfTheSameAnswer) {
   }
 }
 
-TEST_F(DecisionRouteTest, RefusesWithTheQuestion) {
-  const auto asked = [](const std::string& question) {
-    return R"({"state": "x", "questions": {"odd": )" + question + "}}";
+TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
+  struct Wrong {
+    const char* path;
+    std::string body;
+    const char* message;
   };
-  std::string options, levels;
-  for (int i = 0; i < 27; ++i) options += (i ? ", \"k" : "\"k") + std::to_string(i) + "\": null";
-  for (int i = 0; i < 11; ++i) levels += (i ? ", \"l" : "\"l") + std::to_string(i) + "\"";
-  for (const std::string& question :
-       {std::string("5"), std::string(R"({"type": "guess", "instructions": "x"})"),
-        std::string(R"({"type": "noul"})"),
-        R"({"type": "choice", "instructions": "x", "criteria": {)" + options + "}}",
-        R"({"type": "score", "instructions": "x", "criteria": [)" + levels + "]}"}) {
-    const auto reply = Post("/v1/systemone", asked(question));
-    EXPECT_EQ(reply->response.status, 400) << question;
-    EXPECT_THAT(reply->body, HasSubstr("odd")) << question;
-  }
-}
-
-TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
-  const std::pair<const char*, std::string> wrong[] = {
-      {"/v1/systemone", "{"},
-      {"/v1/systemone", "[]"},
-      {"/v1/systemone", R"({"state": "x"})"},
-      {"/v1/systemone", R"({"state": "x", "questions": {}})"},
-      {"/v1/systemone", R"({"state": "x", "questions": []})"},
-      {"/v1/systemone", kDecide},
-      {"/v1/decisions", kAsk},
-      {"/v1/decisions", R"({"input": [], "questions": [{"type": "predicate",
-          "instructions": "x"}]})"},
-      {"/v1/decisions", R"({"input": [{"role": "user", "content": [{"type": "input_image",
-          "image_url": "data:x"}]}], "questions": [{"type": "predicate", "instructions": "x"}]})"},
-      {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
-          "instructions": "x"}]})"}};
-  for (const auto& [path, body] : wrong) {
-    EXPECT_EQ(Post(path, body)->response.status, 400) << body;
+  for (const auto& [path, body, message] : std::vector<Wrong>{
+           {"/v1/systemone", R"({"state": "x"})", "questions: expected an object of questions"},
+           {"/v1/systemone", kDecide, "questions: expected an object of questions"},
+           {"/v1/systemone", R"({"state": "x", "questions": {"odd": {"type": "noul"}}})",
+            "questions.odd.instructions"},
+           {"/v1/decisions", kAsk, "questions: expected a list of questions"},
+           {"/v1/decisions", R"({"input": "x", "questions": [{"type": "predicate"}]})",
+            "questions[0].instructions"},
+           {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
+             "instructions": "x"}]})",
+            "stream: "}}) {
+    const auto reply = Post(path, body);
+    EXPECT_EQ(reply->response.status, 400) << body;
+    EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(), HasSubstr(message));
   }
   EXPECT_EQ(Post("/v1/systemone", R"({"model": "other", "state": "x", "questions": {"a":
       {"type": "noul", "instructions": "x"}}})")
@@ -161,10 +117,11 @@ TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
 // The memory for passes is planned: it is enough, and is not replaced. A state is read once for
 // several questions, also where it leaves little room for them.
 TEST_F(DecisionRouteTest, PassesStayInPlannedMemory) {
-  const ServePlan plan = PlanServing(models_.base(), models_.All(), models_.planned_adapters(), options_, 0);
-  ReservePass(*generation_.decoder, {}, plan.limits.alone_rows, plan.limits.alone_unfolded,
-              generation_.memory);
-  const std::byte* planned = generation_.memory.data();
+  const ServePlan plan =
+      PlanServing(models_.base(), models_.All(), models_.planned_adapters(), options_, 0);
+  ReservePass(*service_.decoder, {}, plan.limits.alone_rows, plan.limits.alone_unfolded,
+              service_.memory);
+  const std::byte* planned = service_.memory.data();
   const std::string sentence = "Once there was a dog. ";
   const std::int64_t tokens = std::ssize(models_.Find("")->tokenizer->Encode(sentence, false));
   const std::int64_t room = plan.decision_length - 200;  // beside a question
@@ -176,18 +133,18 @@ TEST_F(DecisionRouteTest, PassesStayInPlannedMemory) {
     for (std::int64_t i = 0; i < sentences; ++i) state += sentence;
     body["state"] = state;
     EXPECT_EQ(Post("/v1/systemone", body.dump())->response.status, 200);
-    EXPECT_EQ(generation_.memory.data(), planned);
-    EXPECT_GT(generation_.parts, 1);
-    EXPECT_LT(generation_.parts, 20) << "for 100 questions";
+    EXPECT_EQ(service_.memory.data(), planned);
+    EXPECT_GT(service_.parts, 1);
+    EXPECT_LT(service_.parts, 20) << "for 100 questions";
   }
 }
 
 TEST_F(DecisionRouteTest, ADecisionEndsWhenItsClientLeaves) {
-  const auto reply = Begin("/v1/systemone", kAsk);
-  ASSERT_EQ(generation_.passes_submitted, 1);
+  const auto reply = Begin("POST", "/v1/systemone", kAsk);
+  ASSERT_EQ(service_.passes_submitted, 1);
   reply->gone();
-  EXPECT_THAT(generation_.cancelled, testing::ElementsAre(0));
-  generation_.Write();
+  EXPECT_THAT(service_.cancelled, testing::ElementsAre(0));
+  service_.Write();
   EXPECT_FALSE(reply->ended);
 }
 
@@ -195,24 +152,24 @@ TEST_F(DecisionRouteTest, WhatNobodyWaitsForIsNotLaidOut) {
   std::promise<void> go;
   workers_.Run([may_go = go.get_future().share()] { may_go.wait(); });
   auto reply = std::make_shared<FakeReply>();
-  table_.Handle({.method = "POST",
-                 .path = "/v1/systemone",
-                 .headers = {{"content-type", "application/json"}},
-                 .body = kAsk},
-                reply);
+  routes_.Handle({.method = "POST",
+                  .path = "/v1/systemone",
+                  .headers = {{"content-type", "application/json"}},
+                  .body = kAsk},
+                 reply);
   reply->gone();
   go.set_value();
   WaitForWorker();
-  EXPECT_EQ(generation_.passes_submitted, 0);
+  EXPECT_EQ(service_.passes_submitted, 0);
   EXPECT_FALSE(reply->ended);
 }
 
 TEST_F(DecisionRouteTest, AFullQueueIsToldBeforeQuestionsAreLaidOut) {
-  generation_.passes_are_refused = true;
-  const auto reply = Begin("/v1/systemone", "{");
+  service_.refusal.emplace(429, "full", "", "queue_full");
+  const auto reply = Begin("POST", "/v1/systemone", "{");
   EXPECT_EQ(reply->response.status, 429);
   EXPECT_THAT(reply->response.headers, testing::Contains(testing::Pair("Retry-After", testing::_)));
-  EXPECT_EQ(generation_.passes_submitted, 0);
+  EXPECT_EQ(service_.passes_submitted, 0);
 }
 
 TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {

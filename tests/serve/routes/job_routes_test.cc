@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,7 +19,7 @@ namespace {
 constexpr const char* kRow =
     R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
 
-class JobRoutesTest : public testing::Test {
+class JobRoutesTest : public ServeTest<NamedModels> {
  protected:
   JobRoutesTest() {
     jobs_ = std::make_unique<FineTuning>(
@@ -30,27 +29,8 @@ class JobRoutesTest : public testing::Test {
         },
         [](const std::string&) {});
     server_.fine_tuning = jobs_.get();
-    AddFileRoutes(table_, server_);
-    AddJobRoutes(table_, server_);
   }
 
-  std::shared_ptr<FakeReply> Ask(HttpRequest request) {
-    auto reply = std::make_shared<FakeReply>();
-    table_.Handle(std::move(request), reply);
-    std::promise<void> done;
-    workers_.Run([&done] { done.set_value(); });
-    done.get_future().wait();
-    return reply;
-  }
-  std::shared_ptr<FakeReply> Ask(const std::string& method, const std::string& path,
-                                 const std::string& body = {}) {
-    HttpRequest request;
-    request.method = method;
-    request.path = path;
-    request.headers = {{"content-type", "application/json"}};
-    request.body = body;
-    return Ask(std::move(request));
-  }
   // As the server takes an upload: its body is in a file.
   std::shared_ptr<FakeReply> Upload(const std::string& form,
                                     const std::string& type = "multipart/form-data; boundary=q") {
@@ -61,7 +41,7 @@ class JobRoutesTest : public testing::Test {
     request.body_file = jobs_->BodyOf(request)->file;
     WriteTextFile(request.body_file, form);
     const std::string body_file = request.body_file;
-    auto reply = Ask(std::move(request));
+    auto reply = Begin(std::move(request));
     EXPECT_FALSE(Exists(body_file));
     return reply;
   }
@@ -74,27 +54,14 @@ class JobRoutesTest : public testing::Test {
   std::string UploadedId() { return Upload(Form(kRow))->json()["id"].get<std::string>(); }
 
   TemporaryFolder folder_;
-  NamedModels models_;
   StubTraining training_;
   std::unique_ptr<FineTuning> jobs_;
-  ScriptedGeneration generation_;
-  Metrics metrics_;
-  ServeOptions options_;
-  std::string log_;
-  Workers workers_{1};
-  Server server_{.models = models_,
-                 .generation = generation_,
-                 .metrics = metrics_,
-                 .options = options_,
-                 .workers = workers_,
-                 .log = [this](const std::string& line) { log_ += line + "\n"; }};
-  RouteTable table_{server_};
 };
 
 TEST_F(JobRoutesTest, AFileIsKeptByteForByte) {
   const auto reply = Upload(Form("a\r\nb\n", "../../möre.jsonl"));
   ASSERT_EQ(reply->response.status, 200) << reply->body;
-  const Json file = reply->json();
+  const OrderedJson file = reply->json();
   EXPECT_EQ(file["filename"], "möre.jsonl");
   EXPECT_EQ(file["bytes"], 5);
   EXPECT_EQ(file["purpose"], "fine-tune");
@@ -158,9 +125,9 @@ TEST_F(JobRoutesTest, AJobIsMadeAndListed) {
   ASSERT_EQ(made->response.status, 200) << made->body;
   const std::string path = "/v1/fine_tuning/jobs/" + made->json()["id"].get<std::string>();
   Json job;
-  for (int i = 0; i < 20'000 && job["status"] != "succeeded"; ++i) {
-    job = Ask("GET", path)->json();
+  while (job["finished_at"].is_null()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    job = Ask("GET", path)->json();
   }
   EXPECT_EQ(job["status"], "succeeded") << job;
   EXPECT_FALSE(Ask("GET", path + "/events")->json()["data"].empty());
@@ -169,13 +136,13 @@ TEST_F(JobRoutesTest, AJobIsMadeAndListed) {
   list.method = "GET";
   list.path = "/v1/fine_tuning/jobs";
   list.query = {{"metadata[mark]", "y"}};
-  EXPECT_TRUE(Ask(list)->json()["data"].empty());
+  EXPECT_TRUE(Begin(list)->json()["data"].empty());
   list.query = {{"metadata[mark]", "x"}, {"limit", "1"}};
-  EXPECT_EQ(Ask(list)->json()["data"].size(), 1);
+  EXPECT_EQ(Begin(list)->json()["data"].size(), 1);
   EXPECT_EQ(Ask("POST", path + "/cancel")->response.status, 400);
   const std::string model = job["fine_tuned_model"].get<std::string>();
   EXPECT_EQ(Ask("DELETE", "/v1/models/" + model)->json(),
-            (Json{{"id", model}, {"object", "model"}, {"deleted", true}}));
+            (OrderedJson{{"id", model}, {"object", "model"}, {"deleted", true}}));
   EXPECT_EQ(Ask("DELETE", "/v1/models/base")->response.status, 400);
 }
 

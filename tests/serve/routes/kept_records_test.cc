@@ -37,21 +37,17 @@ constexpr const char* kCutCall =
 // A sample as texts: what is read, and what is trained.
 using Trained = std::pair<std::string, std::string>;
 
-class KeptRecordsTest : public RouteTest {
+class KeptRecordsTest : public TalkerTest {
  protected:
-  KeptRecordsTest() : RouteTest(kTemplate) {
-    AddChatRoutes(routes_, server_);
-    AddCompletionRoutes(routes_, server_);
-    AddFeedbackRoutes(routes_, server_);
-  }
+  KeptRecordsTest() : TalkerTest(kTemplate) {}
   ~KeptRecordsTest() override { server_.request_log = nullptr; }
 
   // Answers a request, of which nothing was kept before.
   void Keep(const std::string& path, const OrderedJson& body,
             const std::vector<std::string>& pieces, GenerationEnd end = {}) {
     folder_.emplace();
-    log_.emplace(folder_->path(), workers_, server_.log, [] { return 0; });
-    server_.request_log = &*log_;
+    kept_.emplace(folder_->path(), workers_, server_.log, [] { return 0; });
+    server_.request_log = &*kept_;
     Ask(path, body);
     ASSERT_EQ(answer_.body, "") << "refused";
     prompt_ = Prompt();
@@ -60,7 +56,7 @@ class KeptRecordsTest : public RouteTest {
   }
   int Mark(const OrderedJson& mark) {
     Ask("/v1/feedback", With({{"id", id_}}, mark));  // also waits for what is written
-    return answer_.head.status;
+    return answer_.response.status;
   }
 
   // The samples of a file, labels of their answers beside them.
@@ -96,7 +92,7 @@ class KeptRecordsTest : public RouteTest {
   }
 
   std::optional<TemporaryFolder> folder_;
-  std::optional<RequestLog> log_;
+  std::optional<RequestLog> kept_;
   std::string prompt_;
   std::string id_;
 };

@@ -28,7 +28,7 @@ OrderedJson Block(const char* type, const char* field, const OrderedJson& value)
   return {{"type", type}, {field, value}};
 }
 
-class MessagesTest : public RouteTest {
+class MessagesTest : public TalkerTest {
  protected:
   // The message that the events build, as the client of Anthropic does it.
   OrderedJson Accumulate() const {
@@ -36,7 +36,7 @@ class MessagesTest : public RouteTest {
     std::string json;
     bool is_open = false;
     bool has_ended = false;
-    for (const OrderedJson& event : answer_.Events()) {
+    for (const OrderedJson& event : answer_.named_events()) {
       const std::string type = event["type"];
       EXPECT_EQ(event["event"], type);
       EXPECT_FALSE(has_ended) << type;
@@ -100,7 +100,7 @@ TEST_F(MessagesTest, AnAnswerHasItsThoughtAndItsText) {
   EXPECT_EQ(message["stop_sequence"], nullptr);
   EXPECT_EQ(message["usage"]["input_tokens"], std::ssize(service_.requests[0].prompt));
   EXPECT_EQ(message["usage"]["output_tokens"], 9);
-  EXPECT_THAT(answer_.head.headers, ElementsAre(std::pair("request-id", "id0")));
+  EXPECT_THAT(answer_.response.headers, ElementsAre(std::pair("request-id", "id0")));
 }
 
 TEST_F(MessagesTest, AStreamBuildsTheSameMessage) {
@@ -112,7 +112,7 @@ TEST_F(MessagesTest, AStreamBuildsTheSameMessage) {
     Ask(kPath, With(With(kAsk, fields), {{"stream", true}}));
     service_.Answer(pieces);
     const OrderedJson streamed = Accumulate();
-    EXPECT_TRUE(answer_.has_ended);
+    EXPECT_TRUE(answer_.ended);
     Ask(kPath, With(kAsk, fields));
     service_.Answer(pieces);
     EXPECT_EQ(streamed, answer_.json());
@@ -123,7 +123,7 @@ TEST_F(MessagesTest, AThoughtEndsWithItsSignature) {
   Ask(kPath, With(kAsk, {{"stream", true}}));
   service_.Answer({kThought, "Fine"});
   std::vector<std::string> kinds;
-  for (const OrderedJson& event : answer_.Events()) {
+  for (const OrderedJson& event : answer_.named_events()) {
     const bool has_delta = event.contains("index") && event.contains("delta");
     kinds.push_back(has_delta ? event["delta"]["type"] : event["type"]);
   }
@@ -138,7 +138,7 @@ TEST_F(MessagesTest, NoStopTextCutsACallThatMustBe) {
   Ask(kPath, forced);
   EXPECT_EQ(service_.requests.size(), 1u) << answer_.body;
   Ask(kPath, With(forced, {{"stop_sequences", {"}"}}}));
-  EXPECT_EQ(answer_.head.status, 400);
+  EXPECT_EQ(answer_.response.status, 400);
   EXPECT_THAT(answer_.body, HasSubstr("stop_sequences: "));
 }
 
@@ -238,10 +238,10 @@ TEST_F(MessagesTest, AFailedResultSaysSo) {
   EXPECT_THAT(answer_.body, HasSubstr("messages[2].content[0].is_error"));
 }
 
-class EffortTest : public RouteTest {
+class EffortTest : public TalkerTest {
  protected:
   EffortTest()
-      : RouteTest(
+      : TalkerTest(
             "{% for m in messages %}{{ m.content }}{% endfor %}[{{ reasoning_effort }}"
             "|{{ enable_thinking }}]") {}
 };
@@ -277,26 +277,26 @@ TEST_F(MessagesTest, TokensAreCountedAsTheyWillBeUsed) {
   Ask(kPath, With(kAsk, fields));
   EXPECT_EQ(counted, OrderedJson({{"input_tokens", service_.requests.at(0).prompt.size()}}));
   Ask(kCountPath, With(kAsk, {{"messages", OrderedJson::array()}}));
-  EXPECT_EQ(answer_.head.status, 400);
+  EXPECT_EQ(answer_.response.status, 400);
   EXPECT_EQ(answer_.json()["error"]["type"], "invalid_request_error");
 }
 
 TEST_F(MessagesTest, FaultsHaveAnthropicsForm) {
   Ask(kPath, kAsk);
   service_.Answer({"Fi"}, {.error = "secret"});
-  EXPECT_EQ(answer_.head.status, 500);
+  EXPECT_EQ(answer_.response.status, 500);
   EXPECT_EQ(answer_.json()["error"]["type"], "api_error");
   Ask(kPath, With(kAsk, {{"stream", true}}));
   service_.Answer({"Fi"}, {.error = "secret"});
-  EXPECT_EQ(answer_.Events().back()["event"], "error");
-  EXPECT_EQ(answer_.Events().back()["error"]["type"], "api_error");
+  EXPECT_EQ(answer_.named_events().back()["event"], "error");
+  EXPECT_EQ(answer_.named_events().back()["error"]["type"], "api_error");
   EXPECT_EQ(answer_.body.find("secret"), std::string::npos);
 
   service_.refusal.emplace(400, "this model's maximum context length is 10 tokens", "messages",
                            "context_length_exceeded");
   for (const bool streams : {false, true}) {
     Ask(kPath, With(kAsk, {{"stream", streams}}));
-    EXPECT_EQ(answer_.head.status, 400);
+    EXPECT_EQ(answer_.response.status, 400);
     EXPECT_EQ(answer_.json()["error"]["type"], "invalid_request_error");
     EXPECT_THAT(answer_.json()["error"]["message"].get<std::string>(),
                 HasSubstr("prompt is too long"));
@@ -344,7 +344,7 @@ TEST_F(MessagesTest, WrongFieldsAreRefusedByTheirNames) {
   };
   for (const auto& [fields, name] : cases) {
     Ask(kPath, With(kAsk, fields));
-    EXPECT_EQ(answer_.head.status, 400) << fields;
+    EXPECT_EQ(answer_.response.status, 400) << fields;
     EXPECT_EQ(answer_.json()["type"], "error") << fields;
     EXPECT_EQ(answer_.json()["error"]["type"], "invalid_request_error") << fields;
     EXPECT_THAT(answer_.json()["error"].value("message", ""), HasSubstr(name)) << fields;
@@ -352,11 +352,11 @@ TEST_F(MessagesTest, WrongFieldsAreRefusedByTheirNames) {
   EXPECT_TRUE(service_.requests.empty());
   for (const std::string body : {"{", "[]"}) {
     Ask(kPath, body);
-    EXPECT_EQ(answer_.head.status, 400) << body;
+    EXPECT_EQ(answer_.response.status, 400) << body;
     EXPECT_EQ(answer_.json()["type"], "error") << body;
   }
   Ask(kPath, With(kAsk, {{"model", "nobody"}}));
-  EXPECT_EQ(answer_.head.status, 404);
+  EXPECT_EQ(answer_.response.status, 404);
   EXPECT_EQ(answer_.json()["error"]["type"], "not_found_error");
 }
 
@@ -367,7 +367,7 @@ TEST_F(MessagesTest, FieldsOfOtherVersionsDoNoHarm) {
                          {"service_tier", "auto"},
                          {"some_new_field", {{"a", 1}}}}));
   service_.Answer({"Fine"});
-  EXPECT_EQ(answer_.head.status, 200);
+  EXPECT_EQ(answer_.response.status, 200);
 }
 
 }  // namespace

@@ -15,14 +15,12 @@ using testing::Not;
 
 class PageRoutesTest : public RoutesTest {
  protected:
-  PageRoutesTest() { AddPageRoutes(table, server); }
-
   void AddRun(const std::filesystem::path& run) {
     std::filesystem::create_directories(run);
     WriteTextFile(run / "train_log.jsonl", "{\"step\": 1, \"loss\": 2.5}\n");
   }
 
-  TemporaryFolder runs;
+  TemporaryFolder runs_;
 };
 
 TEST_F(PageRoutesTest, ThePageAsksThisServerAlone) {
@@ -50,19 +48,20 @@ TEST_F(PageRoutesTest, ThePageAsksThisServerAlone) {
 }
 
 TEST_F(PageRoutesTest, SaysWhatTheServerHas) {
-  EXPECT_EQ(Ask("GET", "/page.json")->json(), (Json{{"runs", false}, {"marks", false}}));
-  options.runs = runs.path().string();
+  EXPECT_EQ(Ask("GET", "/page.json")->json(), (OrderedJson{{"runs", false}, {"marks", false}}));
+  options_.runs = runs_.path().string();
   EXPECT_EQ(Ask("GET", "/page.json")->json()["runs"], true);
 }
 
 TEST_F(PageRoutesTest, ShowsRunsBeneathOneFolder) {
   EXPECT_EQ(Ask("GET", "/runs")->response.status, 404) << "without --runs";
-  options.runs = (runs.path() / "here").string();
-  EXPECT_EQ(Ask("GET", "/runs")->json()["data"], Json::array()) << "no folder yet";
-  AddRun(runs.path() / "here" / "one");
-  AddRun(runs.path() / "outside");
-  std::filesystem::create_directories(runs.path() / "here" / "files");
-  std::filesystem::create_directory_symlink(runs.path() / "outside", runs.path() / "here" / "out");
+  options_.runs = (runs_.path() / "here").string();
+  EXPECT_EQ(Ask("GET", "/runs")->json()["data"], OrderedJson::array()) << "no folder yet";
+  AddRun(runs_.path() / "here" / "one");
+  AddRun(runs_.path() / "outside");
+  std::filesystem::create_directories(runs_.path() / "here" / "files");
+  std::filesystem::create_directory_symlink(runs_.path() / "outside",
+                                            runs_.path() / "here" / "out");
   const Json record = Ask("GET", "/runs/one/data.json")->json();
   EXPECT_EQ(record["steps"]["loss"], Json::array({2.5}));
   for (const char* name : {"two", "files", "out", "..", ".", "../outside"}) {

@@ -21,15 +21,15 @@ std::string HeaderOf(const HttpResponse& response, const std::string& name) {
 
 TEST_F(RouteTableTest, PathsHaveValues) {
   HttpRequest seen;
-  table.AddQuick("GET", "/v1/files/{id}/content",
-                 [&](const HttpRequest& request, const HttpReplyPtr& reply) {
-                   seen = request;
-                   reply->Send({});
-                 });
-  Ask("GET", "/v1/files/file-5/content");
-  EXPECT_EQ(seen.values["id"], "file-5");
-  for (const char* path : {"/v1/files//content", "/v1/files/content", "/v1/files/a/b/content",
-                           "/v1/files/a/content/", "/v1/files/a", "v1/files/a/content", ""}) {
+  routes_.AddQuick("GET", "/v1/boxes/{id}/content",
+                   [&](const HttpRequest& request, const HttpReplyPtr& reply) {
+                     seen = request;
+                     reply->Send({});
+                   });
+  Ask("GET", "/v1/boxes/box-5/content");
+  EXPECT_EQ(seen.values["id"], "box-5");
+  for (const char* path : {"/v1/boxes//content", "/v1/boxes/content", "/v1/boxes/a/b/content",
+                           "/v1/boxes/a/content/", "/v1/boxes/a", "v1/boxes/a/content", ""}) {
     EXPECT_EQ(Ask("GET", path)->response.status, 404) << path;
   }
 }
@@ -46,10 +46,10 @@ TEST_F(RouteTableTest, UnknownPathsAndMethodsSayWhatThereIs) {
 }
 
 TEST_F(RouteTableTest, WhatRoutesThrowIsAnswered) {
-  table.Add("GET", "/bad", [](const HttpRequest&, const HttpReplyPtr&) {
+  routes_.Add("GET", "/bad", [](const HttpRequest&, const HttpReplyPtr&) {
     throw Error(ErrorCode::kInvalidInput, "the template says no");
   });
-  table.Add("GET", "/worse", [](const HttpRequest&, const HttpReplyPtr&) {
+  routes_.Add("GET", "/worse", [](const HttpRequest&, const HttpReplyPtr&) {
     throw Error(ErrorCode::kRuntime, "secret of the disk");
   });
   const auto bad = Ask("GET", "/bad");
@@ -59,7 +59,7 @@ TEST_F(RouteTableTest, WhatRoutesThrowIsAnswered) {
   EXPECT_EQ(worse->response.status, 500);
   EXPECT_EQ(ErrorOf(*worse)["type"], "server_error");
   EXPECT_THAT(worse->body, testing::Not(HasSubstr("secret")));
-  EXPECT_THAT(log, HasSubstr("secret of the disk"));
+  EXPECT_THAT(log_, HasSubstr("secret of the disk"));
 }
 
 TEST_F(RouteTableTest, AnthropicsPathsHaveItsErrors) {
@@ -79,7 +79,7 @@ TEST_F(RouteTableTest, AnthropicsPathsHaveItsErrors) {
 }
 
 TEST_F(RouteTableTest, ModelsAreListedWithoutPaths) {
-  const Json list = Ask("GET", "/v1/models")->json();
+  const OrderedJson list = Ask("GET", "/v1/models")->json();
   EXPECT_EQ(list["object"], "list");
   ASSERT_EQ(list["data"].size(), 2u);
   EXPECT_EQ(list["data"][0]["id"], "tiny");
@@ -91,11 +91,11 @@ TEST_F(RouteTableTest, ModelsAreListedWithoutPaths) {
 }
 
 TEST_F(RouteTableTest, HealthAndMetrics) {
-  EXPECT_EQ(Ask("GET", "/health")->json(), (Json{{"status", "ok"}}));
+  EXPECT_EQ(Ask("GET", "/health")->json(), (OrderedJson{{"status", "ok"}}));
   EXPECT_THAT(Ask("GET", "/metrics")->body, HasSubstr("# TYPE qlora_requests_total counter"));
   EXPECT_THAT(Ask("GET", "/metrics")->body,
               HasSubstr("qlora_requests_total{model=\"\",route=\"/health\",status=\"200\"} 1"));
-  server.stops = true;
+  server_.stops = true;
   const auto reply = Ask("GET", "/v1/health");
   EXPECT_EQ(reply->response.status, 503);
   EXPECT_EQ(ErrorOf(*reply)["code"], "stopping");
@@ -114,7 +114,7 @@ TEST_F(RouteTableTest, TextsAndTokens) {
   const Json special = Post("/tokenize", {{"content", "</s>"}})->json();
   EXPECT_EQ(special["tokens"], Json::array({2}));
   EXPECT_EQ(Post("/tokenize", {{"prompt", "</s>"}, {"add_special_tokens", true}})->json()["tokens"],
-            Json::array({1, 2}));
+            OrderedJson::array({1, 2}));
   const Json bos = Post("/tokenize", {{"content", "</s>"}, {"add_special", true}})->json();
   EXPECT_EQ(bos["tokens"], Json::array({1, 2}));
   const Json pieces = Post("/tokenize", {{"content", "\u00e9"}, {"with_pieces", true}})->json();
@@ -141,16 +141,16 @@ TEST_F(RouteTableTest, AdaptersAreLoadedFromBeneathOneFolder) {
   TemporaryFolder adapters;
   std::filesystem::create_directories(adapters.path() / "one" / "two");
   std::filesystem::create_directory_symlink("/etc", adapters.path() / "out");
-  options.adapter_dir = adapters.path().string();
+  options_.adapter_dir = adapters.path().string();
   EXPECT_EQ(load("new", "one/two"), 200);
-  ASSERT_EQ(models.loaded.size(), 1u);
-  EXPECT_TRUE(models.loaded[0].second.ends_with("one/two"));
+  ASSERT_EQ(models_.loaded.size(), 1u);
+  EXPECT_TRUE(models_.loaded[0].second.ends_with("one/two"));
   for (const char* path : {"", ".", "..", "../", "/etc", "one/../..", "none", "out", "out/ssh"}) {
     EXPECT_EQ(load("new", path), 400) << path;
   }
   for (const char* name : {"", "a/b", ".hidden", "a b"}) EXPECT_EQ(load(name, "one"), 400) << name;
   EXPECT_EQ(Post("/v1/unload_lora_adapter", {{"lora_name", "new"}})->response.status, 200);
-  EXPECT_THAT(models.unloaded, ElementsAre("new"));
+  EXPECT_THAT(models_.unloaded, ElementsAre("new"));
   EXPECT_EQ(Post("/v1/unload_lora_adapter", OrderedJson::object())->response.status, 400);
 }
 

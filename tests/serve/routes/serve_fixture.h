@@ -4,14 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,43 +29,72 @@ namespace qlora {
 // What a client receives.
 struct FakeReply final : HttpReply {
   void Send(HttpResponse sent) override {
-    response = std::move(sent);
+    Begin(std::move(sent));
     body = response.shared ? *response.shared : response.body;
     ended = true;
   }
-  void Begin(HttpResponse head) override { response = std::move(head); }
-  void Write(std::string piece) override { body += piece; }
+  void Begin(HttpResponse head) override {
+    EXPECT_EQ(response.status, 0) << "answered twice";
+    response = std::move(head);
+  }
+  void Write(std::string piece) override {
+    EXPECT_FALSE(ended);
+    body += piece;
+  }
   void End() override { ended = true; }
   void OnGone(std::function<void()> call) override { gone = std::move(call); }
 
-  Json json() const { return Json::parse(body, nullptr, false); }
+  OrderedJson json() const { return OrderedJson::parse(body, nullptr, false); }
   // The data of each event of a stream.
   std::vector<std::string> events() const {
     std::vector<std::string> all;
-    std::size_t begin = 0;
-    while (begin < body.size()) {
-      const std::size_t end = body.find("\n\n", begin);
-      EXPECT_NE(end, std::string::npos) << "an event has no end: " << body;
-      if (end == std::string::npos) break;
-      const std::string event = body.substr(begin, end - begin);
-      EXPECT_TRUE(event.starts_with("data: ")) << event;
-      all.push_back(event.substr(6));
-      begin = end + 2;
+    for (const auto& [name, data] : NamesAndData()) {
+      EXPECT_EQ(name, "");
+      all.push_back(data);
+    }
+    return all;
+  }
+  // Of events with names: {"event": its name, ...} for each.
+  std::vector<OrderedJson> named_events() const {
+    std::vector<OrderedJson> all;
+    for (const auto& [name, data] : NamesAndData()) {
+      EXPECT_NE(name, "") << data;
+      all.push_back(OrderedJson::parse(data, nullptr, false));
+      all.back()["event"] = name;
     }
     return all;
   }
 
-  HttpResponse response;
+  HttpResponse response = {.status = 0};
   std::string body;
   bool ended = false;
   std::function<void()> gone;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> NamesAndData() const {
+    std::vector<std::pair<std::string, std::string>> all;
+    std::string_view rest = body;
+    while (!rest.empty()) {
+      const std::size_t end = rest.find("\n\n");
+      const std::string_view head = rest.substr(0, rest.find("data: "));
+      const bool has_name = head.starts_with("event: ") && head.ends_with('\n');
+      if (end == rest.npos || head.size() > end || (!has_name && !head.empty())) {
+        ADD_FAILURE() << "no event: " << rest;
+        break;
+      }
+      all.emplace_back(has_name ? head.substr(7, head.size() - 8) : head,
+                       rest.substr(head.size() + 6, end - head.size() - 6));
+      rest.remove_prefix(end + 2);
+    }
+    return all;
+  }
 };
 
-// Answers each request with the same pieces, and runs passes, when the test says so.
+// Keeps requests, and answers them or runs their passes when the test says so.
 class ScriptedGeneration final : public GenerationService {
  public:
   GenerationId Submit(GenerationRequest request, GenerationListener listener) override {
-    if (std::ssize(requests) == refuse_from) throw ApiError(429, "full", "", "queue_full");
+    if (refusal && std::ssize(requests) >= refuse_from) throw *refusal;
     requests.push_back(request);
     const GenerationId id = std::ssize(requests) - 1;
     waiting.push_back([this, id, listener, tokens = std::ssize(request.prompt)] {
@@ -91,49 +120,45 @@ class ScriptedGeneration final : public GenerationService {
     return id;
   }
   void CheckRoomForPasses() const override {
-    if (passes_are_refused) throw ApiError(429, "full", "", "queue_full");
+    if (refusal) throw *refusal;
   }
   void RunAlone(const std::function<void()>& work) override { work(); }
 
-  // Writes all answers, as the thread of an engine would.
+  // Answers all with the same pieces, as the thread of an engine would.
   void Write() {
     for (const auto& answer : std::exchange(waiting, {})) answer();
+  }
+  // Answers the last request alone, with these texts.
+  void Answer(const std::vector<std::string>& texts, GenerationEnd its_end = {}) {
+    ASSERT_FALSE(waiting.empty()) << "no request was submitted";
+    pieces.clear();
+    for (const std::string& text : texts) pieces.push_back({.text = text});
+    end = std::move(its_end);
+    if (end.new_tokens == 0) end.new_tokens = 20;
+    waiting.erase(waiting.begin(), waiting.end() - 1);
+    Write();
   }
 
   std::optional<Decoder> decoder;  // of passes
   Arena memory;
   std::int64_t passes_submitted = 0;
   std::int64_t parts = 0;  // of the last passes
-  bool passes_are_refused = false;
   std::vector<GenerationPiece> pieces = {{.text = "Hello"}, {.text = " you"}};
   GenerationEnd end = {.cached_tokens = 2, .new_tokens = 3};
-  std::int64_t refuse_from = -1;
+  std::optional<ApiError> refusal;
+  std::int64_t refuse_from = 0;  // requests before this one are taken
   std::int64_t most = 272;
   std::vector<GenerationRequest> requests;
   std::vector<GenerationId> cancelled;
   std::vector<std::function<void()>> waiting;
 };
 
-// A base "tiny", and an adapter "ada" without weights.
+// A base, and an adapter "ada" without weights.
 class TestModels final : public ServedModels {
  public:
-  explicit TestModels(const std::filesystem::path& folder) {
-    auto tokenizer = std::make_shared<const Tokenizer>(Tokenizer::Load(folder));
-    ServedModel model;
-    model.name = "tiny";
-    model.fingerprint = "print";
-    model.created = 7;
-    model.context_length = 128;
-    model.vocabulary = 288;
-    model.tokenizer = tokenizer;
-    model.prompts = std::make_shared<const ServedPrompts>(ChatFields(), "", folder, *tokenizer);
-    model.answers = FindAnswerForm(kTestTemplate);
-    model.sampling.do_sample = true;
-    model.sampling.temperature = 0.5;
-    model.seed = 11;
+  explicit TestModels(ServedModel model) {
     models_.push_back(std::make_shared<const ServedModel>(model));
-    model.name = "ada";
-    model.parent = "tiny";
+    model.parent = std::exchange(model.name, "ada");
     models_.push_back(std::make_shared<const ServedModel>(model));
   }
   ServedModelPtr Find(std::string_view name) const override {
@@ -156,41 +181,34 @@ class TestModels final : public ServedModels {
   std::vector<ServedModelPtr> models_;
 };
 
-class RoutesTest : public testing::Test {
+// All routes over models of some kind.
+template <typename Models>
+class ServeTest : public testing::Test {
  protected:
-  RoutesTest()
-      : models(folder.path()),
-        server{.models = models,
-               .generation = generation,
-               .metrics = metrics,
-               .options = options,
-               .workers = workers,
-               .log = [this](const std::string& line) { log += line + "\n"; }},
-        table(server) {
-    AddStatusRoutes(table, server);
-    AddModelRoutes(table, server);
-    AddChatRoutes(table, server);
-    AddCompletionRoutes(table, server);
-    AddTokenRoutes(table, server);
+  template <typename... Args>
+  explicit ServeTest(Args&&... args) : models_(std::forward<Args>(args)...) {
+    AddRoutes(routes_, server_);
   }
+  // Replies that wait count what was answered: they end before the server.
+  void TearDown() override { service_.waiting.clear(); }
 
-  // Waits until a worker has run the route, then writes the answers.
-  std::shared_ptr<FakeReply> Ask(const std::string& method, const std::string& path,
-                                 const std::string& body = {}) {
-    auto reply = Begin(method, path, body);
-    generation.Write();
+  // Waits until the worker has run the route; what was submitted is not answered yet.
+  std::shared_ptr<FakeReply> Begin(
+      HttpRequest request, std::shared_ptr<FakeReply> reply = std::make_shared<FakeReply>()) {
+    request.headers.try_emplace("content-type", "application/json");
+    request.id = "id0";
+    routes_.Handle(std::move(request), reply);
+    WaitForWorker();
     return reply;
   }
   std::shared_ptr<FakeReply> Begin(const std::string& method, const std::string& path,
                                    const std::string& body = {}) {
-    auto reply = std::make_shared<FakeReply>();
-    table.Handle({.method = method,
-                  .path = path,
-                  .headers = {{"content-type", "application/json"}},
-                  .body = body,
-                  .id = "r1"},
-                 reply);
-    WaitForWorker();
+    return Begin({.method = method, .path = path, .body = body});
+  }
+  std::shared_ptr<FakeReply> Ask(const std::string& method, const std::string& path,
+                                 const std::string& body = {}) {
+    auto reply = Begin(method, path, body);
+    service_.Write();
     return reply;
   }
   std::shared_ptr<FakeReply> Post(const std::string& path, const OrderedJson& body) {
@@ -199,19 +217,44 @@ class RoutesTest : public testing::Test {
   // The one worker runs what it is given in order.
   void WaitForWorker() {
     std::promise<void> done;
-    workers.Run([&done] { done.set_value(); });
+    workers_.Run([&done] { done.set_value(); });
     done.get_future().wait();
   }
 
-  TestModelFolder folder;
-  TestModels models;
-  ScriptedGeneration generation;
-  Metrics metrics;
-  ServeOptions options;
-  std::string log;
-  Workers workers{1};
-  Server server;
-  RouteTable table;
+  Models models_;
+  ScriptedGeneration service_;
+  Metrics metrics_;
+  ServeOptions options_;
+  std::string log_;
+  Workers workers_{1};
+  Server server_{.models = models_,
+                 .generation = service_,
+                 .metrics = metrics_,
+                 .options = options_,
+                 .workers = workers_,
+                 .log = [this](const std::string& line) { log_ += line + "\n"; }};
+  RouteTable routes_{server_};
+};
+
+// Over a model "tiny".
+class RoutesTest : public ServeTest<TestModels> {
+ protected:
+  RoutesTest() : ServeTest(MakeModel()) {}
+
+ private:
+  static ServedModel MakeModel() {
+    const TestModelFolder folder;
+    ServedModel model{.name = "tiny", .fingerprint = "print", .created = 7, .context_length = 128};
+    model.vocabulary = 288;
+    model.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::Load(folder.path()));
+    model.prompts =
+        std::make_shared<const ServedPrompts>(ChatFields(), "", folder.path(), *model.tokenizer);
+    model.answers = FindAnswerForm(kTestTemplate);
+    model.sampling.do_sample = true;
+    model.sampling.temperature = 0.5;
+    model.seed = 11;
+    return model;
+  }
 };
 
 // The error of a body: {message, type, param, code}.

@@ -14,13 +14,7 @@ const OrderedJson kAsk = {{"messages", {{{"role", "user"}, {"content", "What?"}}
 const OrderedJson kTools = {
     {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", kWeatherSchema}}}}};
 
-class TokenRoutesTest : public RouteTest {
- protected:
-  TokenRoutesTest() {
-    AddChatRoutes(routes_, server_);
-    AddTokenRoutes(routes_, server_);
-  }
-};
+using TokenRoutesTest = TalkerTest;
 
 TEST_F(TokenRoutesTest, AConversationIsReadAsAChatReadsIt) {
   for (const OrderedJson& fields : std::vector<OrderedJson>{
@@ -55,7 +49,7 @@ TEST_F(TokenRoutesTest, WhatWouldChangeThePromptIsRefused) {
                                                         {"chat_template", "x"}}) {
     for (const char* path : {"/apply-template", "/tokenize"}) {
       Ask(path, With(kAsk, {{name, value}}));
-      EXPECT_EQ(answer_.head.status, 400) << path << name;
+      EXPECT_EQ(answer_.response.status, 400) << path << name;
       EXPECT_THAT(answer_.json()["error"]["param"].get<std::string>(), StartsWith(name)) << path;
     }
   }

@@ -1,4 +1,4 @@
-#include "serve/engine/stop_texts.h"
+#include "inference/stop_texts.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "serve/engine/stop_texts.h"
+#include "inference/stop_texts.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@ std::pair<std::string, std::string> Shown(const std::vector<std::string>& stops,
   std::string shown;
   for (std::size_t at = 0; at < answer.size(); at += size) {
     shown += texts.Add(answer.substr(at, size));
-    if (!texts.found().empty()) break;
   }
   shown += texts.Finish();
   return {shown, texts.found()};

@@ -1,6 +1,6 @@
 // Texts that end an answer, looked for in an answer that comes in pieces.
-#ifndef QLORA_SERVE_ENGINE_STOP_TEXTS_H_
-#define QLORA_SERVE_ENGINE_STOP_TEXTS_H_
+#ifndef QLORA_INFERENCE_STOP_TEXTS_H_
+#define QLORA_INFERENCE_STOP_TEXTS_H_
 
 #include <string>
 #include <string_view>
@@ -29,4 +29,4 @@ class StopTexts {
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ENGINE_STOP_TEXTS_H_
+#endif  // QLORA_INFERENCE_STOP_TEXTS_H_
