@@ -142,7 +142,7 @@ class RequestedDecisions::Impl {
         layout_(DecisionLayout(model, reading_)),
         temperatures_(TemperaturesOf(model.decisions, options.decision_temperature, layout_)),
         encoder_(layout_.prompt_template, reading_, model.tokenizer),
-        asked_(encoder_) {
+        asked_(encoder_, /*all_orders=*/false, model.hold) {
     const std::vector<AnsweredQuestion> questions = QuestionsOf(request_.decision);
     // One question tells of a state that is too long, before it is laid out for all of them.
     AskedQuestions first(encoder_);

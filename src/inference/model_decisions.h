@@ -11,6 +11,7 @@
 
 #include "data/dataset.h"
 #include "decision/decision_wire.h"
+#include "inference/asked_questions.h"
 #include "inference/decision_source.h"
 #include "inference/loaded_model.h"
 #include "io/json_fwd.h"
@@ -39,6 +40,7 @@ struct DecisionModel {
   const std::optional<DecisionSource>& decisions;
   std::int64_t max_length = 0;  // tokens of a prompt
   std::string name = {};        // where a request names no model
+  AskedQuestions::Hold hold = {};
 };
 
 // A request on its way through a model, in parts, between which the model may do something else.

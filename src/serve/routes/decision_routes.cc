@@ -14,6 +14,7 @@
 #include "inference/model_decisions.h"
 #include "io/json.h"
 #include "serve/request_fields.h"
+#include "serve/request_room.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
@@ -66,14 +67,18 @@ class AskedDecision {
 
  private:
   std::unique_ptr<RequestedDecisions> LayOut(const LoadedModel& base, DecisionRequest request,
-                                             Wire wire) const {
+                                             Wire wire) {
     const std::int64_t most = model_->decision_length;
     const DecisionModel decides = {.adapter = model_->adapter.get(),
                                    .prompts = *model_->prompts,
                                    .tokenizer = *model_->tokenizer,
                                    .decisions = source_,
                                    .max_length = most,
-                                   .name = model_->name};
+                                   .name = model_->name,
+                                   .hold = [this](std::size_t bytes) {
+                                     held_.Add(bytes, "questions",
+                                               "ask fewer about a state of this length");
+                                   }};
     try {
       return std::make_unique<RequestedDecisions>(base, decides, std::move(request),
                                                   DecideOptions());
@@ -92,6 +97,7 @@ class AskedDecision {
 
   const ServedModelPtr model_;
   const std::optional<DecisionSource> source_;
+  HeldBytes held_{model_->room};
   const std::unique_ptr<RequestedDecisions> asked_;
 };
 

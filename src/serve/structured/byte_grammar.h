@@ -10,6 +10,7 @@
 #define QLORA_SERVE_STRUCTURED_BYTE_GRAMMAR_H_
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -40,6 +41,13 @@ struct ByteGrammar {
   std::vector<GrammarState> rules;  // where each begins
   std::vector<bool> nests;          // of rules: calls of these stand in each other without end
   GrammarState begin = 0;
+
+  std::size_t bytes() const {
+    std::size_t all = states.size() * sizeof(State) + sets.size() * sizeof(ByteSet) +
+                      choices.size() * sizeof(choices[0]) + rules.size() * sizeof(GrammarState);
+    for (const auto& list : choices) all += list.size() * sizeof(GrammarState);
+    return all;
+  }
 };
 
 class GrammarBuilder {
