@@ -231,10 +231,17 @@ TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {
 
 TEST_F(DecisionRouteTest, WhatQuestionsHoldIsBounded) {
   OrderedJson body = OrderedJson::parse(kAsk);
-  const OrderedJson who = body["questions"]["who"];
-  for (int i = 0; i < 60; ++i) body["questions"]["q" + std::to_string(i)] = who;
+  OrderedJson who = body["questions"]["who"];
+  for (int i = 0; i < 60; ++i) {
+    who["instructions"] = std::to_string(i) + " of them: who?";
+    body["questions"]["q" + std::to_string(i)] = who;
+  }
   const ServedModelPtr model = models_.Find("");
-  models_.SetRoom(model->context_length, model->decision_length, 0, 2 * 12'000);
+  const auto few = Begin("/v1/systemone", kAsk);
+  const std::size_t held = model->room->held;
+  EXPECT_GT(held, 0u);
+  generation_.Write();
+  models_.SetRoom(model->context_length, model->decision_length, 0, 4 * held);
   const auto many = Post("/v1/systemone", body.dump());
   EXPECT_EQ(many->response.status, 400);
   EXPECT_EQ(ErrorOf(*many)["param"], "questions");
