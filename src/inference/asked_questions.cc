@@ -7,10 +7,24 @@
 #include "records/record_error.h"
 
 namespace qlora {
+namespace {
+
+// What a sample takes while it waits for its pass.
+std::size_t BytesOf(const Sample& sample) {
+  std::size_t bytes = sizeof(Sample) + sample.ids.size() * sizeof(std::int32_t) +
+                      sample.labels.size() * sizeof(std::int32_t) +
+                      sample.branches.size() * sizeof(std::int64_t);
+  for (const Choice& choice : sample.choices) {
+    bytes += sizeof(Choice) + choice.labels.size() * (sizeof(std::int32_t) + sizeof(double));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
                          std::int64_t record) {
-  std::vector<AnsweredPrompt> prompts;
+  Filling filling;
   for (const AnsweredQuestion& asked : questions) {
     const Question& question = decision.questions[asked.number];
     const std::int64_t n = std::ssize(question.options);
@@ -25,37 +39,40 @@ void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuest
     const bool shifts = all_orders_ && question.type == QuestionType::kChoice;
     for (std::int64_t shift = 0; shift < (shifts ? n : 1); ++shift) {
       row.orders.push_back(ShiftedOrder(question, shift));
-      prompts.push_back(encoder_.Prompt(decision, asked, row.orders.back()));
-      const std::vector<std::int32_t>& ids = prompts.back().prompt.ids;
+      AnsweredPrompt prompt = encoder_.Prompt(decision, asked, row.orders.back());
+      const std::vector<std::int32_t>& ids = prompt.prompt.ids;
       // Other orders are ours: a request pays for its questions.
       prompt_tokens_ += shift == 0 ? std::ssize(ids) : 0;
       longest_ = std::max(longest_, std::ssize(ids));
       for (const std::int32_t id : ids) largest_id_ = std::max(largest_id_, id);
+      AddPrompt(std::move(prompt), filling);
     }
     rows_.push_back(std::move(row));
   }
-  AddSamples(prompts);
+  if (!filling.prompts.empty()) Keep(std::move(filling.sample));
 }
 
-// As many prompts to a sample as it may have.
-void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
-  for (std::size_t begin = 0; begin < prompts.size();) {
-    std::size_t count = 1;
-    Sample sample = SampleOf(prompts.subspan(begin, 1), encoder_.shares_prefix());
-    const std::int64_t most = std::ssize(sample.ids) + kMostFurtherRows;
-    while (begin + count < prompts.size()) {
-      Sample larger = SampleOf(prompts.subspan(begin, count + 1), encoder_.shares_prefix());
-      if (std::ssize(larger.ids) > most || UnfoldedRows(larger) > kMostUnfoldedRows) break;
-      sample = std::move(larger);
-      ++count;
-    }
-    const std::int64_t length = std::ssize(sample.ids);
-    largest_ = std::max(largest_, length);
-    unfolding_ = std::max(unfolding_,
-                          static_cast<double>(UnfoldedRows(sample)) / static_cast<double>(length));
-    samples_.push_back(std::move(sample));
-    begin += count;
+void AskedQuestions::AddPrompt(AnsweredPrompt prompt, Filling& filling) {
+  std::vector<AnsweredPrompt>& prompts = filling.prompts;
+  prompts.push_back(std::move(prompt));
+  Sample larger = SampleOf(prompts, encoder_.shares_prefix());
+  if (prompts.size() > 1 &&
+      (std::ssize(larger.ids) > filling.most || UnfoldedRows(larger) > kMostUnfoldedRows)) {
+    Keep(std::move(filling.sample));
+    prompts.erase(prompts.begin(), prompts.end() - 1);
+    larger = SampleOf(prompts, encoder_.shares_prefix());
   }
+  if (prompts.size() == 1) filling.most = std::ssize(larger.ids) + kMostFurtherRows;
+  filling.sample = std::move(larger);
+}
+
+void AskedQuestions::Keep(Sample sample) {
+  if (hold_) hold_(BytesOf(sample));
+  const std::int64_t length = std::ssize(sample.ids);
+  largest_ = std::max(largest_, length);
+  unfolding_ =
+      std::max(unfolding_, static_cast<double>(UnfoldedRows(sample)) / static_cast<double>(length));
+  samples_.push_back(std::move(sample));
 }
 
 SampleList AskedQuestions::ListOf(std::int64_t begin, std::int64_t end) const {

@@ -3,9 +3,12 @@
 #ifndef QLORA_INFERENCE_ASKED_QUESTIONS_H_
 #define QLORA_INFERENCE_ASKED_QUESTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "data/decision_encoder.h"
@@ -32,9 +35,12 @@ inline constexpr std::int64_t kMostUnfoldedRows = 16384;
 
 class AskedQuestions {
  public:
+  // Is told the bytes of each sample before they are kept, and may throw.
+  using Hold = std::function<void(std::size_t bytes)>;
+
   // all_orders: asks a choice in all cyclic shifts of its options. The encoder must outlive this.
-  explicit AskedQuestions(const DecisionEncoder& encoder, bool all_orders = false)
-      : encoder_(encoder), all_orders_(all_orders) {}
+  explicit AskedQuestions(const DecisionEncoder& encoder, bool all_orders = false, Hold hold = {})
+      : encoder_(encoder), all_orders_(all_orders), hold_(std::move(hold)) {}
 
   // record: of the answers. Errors: InvalidInput, without a place, as DecisionTemplate::Render.
   void Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
@@ -66,11 +72,20 @@ class AskedQuestions {
     Prediction prediction;            // but for what the model says
     std::vector<OptionOrder> orders;  // of the options
   };
-  void AddSamples(std::span<const AnsweredPrompt> prompts);
+  // The sample that prompts are added to, as many as it may have.
+  struct Filling {
+    std::vector<AnsweredPrompt> prompts;
+    Sample sample;
+    std::int64_t most = 0;  // rows
+  };
+  // Adds a prompt to the sample, or where that has no room keeps it and begins the next.
+  void AddPrompt(AnsweredPrompt prompt, Filling& filling);
+  void Keep(Sample sample);
   SampleList ListOf(std::int64_t begin, std::int64_t end) const;
 
   const DecisionEncoder& encoder_;
   bool all_orders_;
+  Hold hold_;
   std::vector<Row> rows_;
   std::vector<Sample> samples_;  // a choice for each order of each row, in this order
   std::int64_t prompt_tokens_ = 0;

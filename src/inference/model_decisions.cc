@@ -119,7 +119,7 @@ RequestedDecisions::RequestedDecisions(const LoadedModel& base, const DecisionMo
       layout_(DecisionLayout(model, reading_)),
       temperatures_(TemperaturesOf(model.decisions, options.decision_temperature, layout_)),
       encoder_(layout_.prompt_template, reading_, model.tokenizer),
-      asked_(encoder_) {
+      asked_(encoder_, /*all_orders=*/false, model.hold) {
   const std::vector<AnsweredQuestion> questions = QuestionsOf(request_.decision);
   // One question tells of a state that is too long, before it is laid out for all of them.
   AskedQuestions first(encoder_);

@@ -44,6 +44,7 @@ struct DecisionModel {
   const std::optional<DecisionSource>& decisions;
   std::int64_t max_length = 0;  // tokens of a prompt
   std::string name = {};        // where a request names no model
+  AskedQuestions::Hold hold = {};
 };
 
 // A request on its way through a model, in parts, between which the model may do something else.

@@ -136,8 +136,9 @@ class HttpServer::Impl {
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
       if (core_.drains) return;
       if (!error) {
-        Admit(std::move(socket));
-        return Accept();
+        // First, since what fails in Admit ends this function.
+        Accept();
+        return Admit(std::move(socket));
       }
       // For want of descriptors the connection stays in the queue, and would be reported again at
       // once.

@@ -209,17 +209,21 @@ void LoadedModels::Unload(const std::string& name) {
     throw ApiError(404, fmt::format("there is no adapter '{}'", FirstBytes(name, 100)), "lora_name",
                    "model_not_found");
   }
+  std::erase_if(unloaded_, [](const auto& model) { return model.expired(); });
+  unloaded_.push_back(*at);
   models_.erase(at);
 }
 
 void LoadedModels::SetRoom(std::int64_t positions, std::int64_t decision_length,
-                           std::size_t adapter_bytes) {
+                           std::size_t adapter_bytes, std::size_t request_bytes) {
   const std::lock_guard lock(mutex_);
   adapter_bytes_ = adapter_bytes;
+  const auto room = std::make_shared<RequestRoom>(request_bytes);
   for (ServedModelPtr& model : models_) {
     ServedModel changed = *model;
     changed.context_length = positions;
     changed.decision_length = decision_length;
+    changed.room = room;
     model = std::make_shared<const ServedModel>(std::move(changed));
   }
 }
@@ -292,18 +296,24 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
 std::shared_ptr<const LoraAdapter> LoadedModels::Held(std::shared_ptr<const LoraAdapter> adapter,
                                                       const ServedModel& model) const {
   const std::lock_guard lock(mutex_);
+  const ServedModel& base = *models_.front();
+  std::vector<ServedModelPtr> others = models_;
+  for (const auto& unloaded : unloaded_) others.push_back(unloaded.lock());
   std::set<const LoraAdapter*> held;
-  std::size_t bytes = adapter->bytes();
-  for (const ServedModelPtr& other : models_) {
-    if (other->adapter == nullptr) continue;
+  std::size_t bytes = OwnTokenizerBytes(model, base);
+  for (const ServedModelPtr& other : others) {
+    if (other == nullptr || other->adapter == nullptr) continue;
     // Which has the hash of the values.
-    if (other->fingerprint == model.fingerprint) return other->adapter;
+    if (other->fingerprint == model.fingerprint) adapter = other->adapter;
     if (held.insert(other->adapter.get()).second) bytes += other->adapter->bytes();
+    bytes += OwnTokenizerBytes(*other, base);
   }
+  if (!held.contains(adapter.get())) bytes += adapter->bytes();
   if (bytes > adapter_bytes_) {
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("{}: adapters would take {}, and the server has room for {} of them; "
-                            "unload others, or give it more memory",
+                            "unload others, wait for the answers of those that are unloaded, or "
+                            "give it more memory",
                             model.folder, FormatBytes(bytes), FormatBytes(adapter_bytes_)));
   }
   return adapter;

@@ -47,8 +47,9 @@ class LoadedModels final : public ServedModels {
   // Of all later loads; until then none runs beside others.
   void SetRunAlone(RunAlone run_alone) { run_alone_ = std::move(run_alone); }
   // What the server has memory for, which it knows once the base is loaded: positions of a
-  // sequence, tokens of a question with its state, bytes of all adapters.
-  void SetRoom(std::int64_t positions, std::int64_t decision_length, std::size_t adapter_bytes);
+  // sequence, tokens of a question with its state, bytes of all adapters, of RequestRoom.
+  void SetRoom(std::int64_t positions, std::int64_t decision_length, std::size_t adapter_bytes,
+               std::size_t request_bytes);
   LoadedModel& base() { return *base_; }
   // Passes need room for these: the adapters, or the largest that may come. They live as long as
   // this.
@@ -59,7 +60,9 @@ class LoadedModels final : public ServedModels {
  private:
   ServedModelPtr MakeBase(const ServeOptions& options);
   ServedModelPtr MakeAdapter(const std::string& name, const std::string& folder);
-  // Adapters of equal values are held once. Errors: OutOfMemory for one that has no room.
+  // Adapters of equal values are held once. Tokenizers of their own count, too, and unloaded ones
+  // until their answers have ended.
+  // Errors: OutOfMemory for one that has no room.
   std::shared_ptr<const LoraAdapter> Held(std::shared_ptr<const LoraAdapter> adapter,
                                           const ServedModel& model) const;
   GenerateOptions SamplingOf(const std::filesystem::path& model_dir) const;
@@ -76,6 +79,7 @@ class LoadedModels final : public ServedModels {
 
   mutable std::mutex mutex_;
   std::vector<ServedModelPtr> models_;  // the base first
+  std::vector<std::weak_ptr<const ServedModel>> unloaded_;
 };
 
 }  // namespace qlora

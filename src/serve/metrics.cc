@@ -59,7 +59,9 @@ Metrics::Metrics()
   };
   counter("qlora_requests_total", "Requests that were answered.", {"model", "route", "status"});
   counter("qlora_requests_cancelled_total",
-          "Answers and decisions whose client left before their end.", {});
+          "Answers and decisions that were ended before their end: their client left, or "
+          "the rest of the request was refused.",
+          {});
   counter("qlora_prompt_tokens_total", "Tokens of prompts.", {"model"});
   counter("qlora_prompt_tokens_cached_total", "Tokens of prompts that were not computed anew.",
           {"model"});

@@ -116,7 +116,8 @@ class RunningServer::Impl {
                .base = &models.base(),
                .request_log = request_log.get()},
         routes(server) {
-    models.SetRoom(plan.limits.positions, plan.decision_length, plan.adapter_bytes);
+    models.SetRoom(plan.limits.positions, plan.decision_length, plan.adapter_bytes,
+                   plan.request_bytes);
     models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
     if (!options.runs.empty()) {
       // Runs are processes of this program.

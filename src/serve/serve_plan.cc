@@ -28,11 +28,17 @@ constexpr std::int64_t kLeastQuestion = 1024;
 // Bodies of requests that are coming or read, in memory.
 constexpr std::size_t kMostBodies = std::size_t{32} << 20;
 // A byte of a body becomes so many while it is read: of the JSON, of messages, of what the chat
-// template makes of them, and above all of the tokenizer, which takes the most where a token is a
-// letter. Measured: 16 to 21.
-constexpr std::size_t kBodyGrowth = 20;
+// template makes of them, and above all of the tokenizer, which takes the most for one long word.
+// Measured of the tokenizer: up to 44; the others have a copy each.
+constexpr std::size_t kBodyGrowth = 48;
 // Bodies that are read at the same time, with as many values as they may have.
 constexpr std::size_t kReadBodies = 4;
+
+// Of this process, once it has read all of the weights.
+std::size_t LoadedBytes(const LoadedModel& base) {
+  const WeightSizes& weights = base.weights.sizes;
+  return std::max(ResidentBytes(), weights.owned + weights.mapped);
+}
 
 // What the base and its adapters ask of memory.
 class Needs {
@@ -42,12 +48,14 @@ class Needs {
       : base_(base), adapters_(std::move(adapters)) {
     std::set<const LoraAdapter*> known;
     for (const ServedModelPtr& model : models) {
+      adapter_bytes_ += OwnTokenizerBytes(*model, *models.front());
       if (model->adapter == nullptr || !known.insert(model->adapter.get()).second) continue;
       adapter_bytes_ += model->adapter->bytes();
     }
   }
 
   std::size_t adapter_bytes() const { return adapter_bytes_; }
+  std::size_t loaded() const { return LoadedBytes(base_); }
   // Of keys and values, and states.
   std::size_t Slots(std::int64_t sequences, std::int64_t positions) const {
     return BytesOfPool(base_.config, base_.precision, sequences, positions);
@@ -77,12 +85,12 @@ class Needs {
 
 // Bytes for all that comes now, beside the model that is loaded.
 std::size_t RoomOf(const LoadedModel& base, const ServeOptions& options) {
-  const std::size_t available = base.backend->memory().Available();
+  const std::size_t available = RoomBeside(base.weights.sizes, base.backend->memory().Available());
   if (options.max_memory.empty()) {
     return options.kv_memory.empty() ? available / 2 : available;
   }
   const std::size_t limit = ParseBytes(options.max_memory);
-  const std::size_t held = ResidentBytes();
+  const std::size_t held = LoadedBytes(base);
   const std::size_t room = limit > held ? std::min(limit - held, available) : 0;
   // One limit for the server and its jobs.
   return options.runs.empty() ? room : room / 2;
@@ -106,17 +114,21 @@ std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
   return options.gets_adapters() ? room / 8 : 0;
 }
 
-// Of requests while they come and are read.
+// RequestRoom: twice what bodies have.
+std::size_t RoomOfRequests(std::size_t bodies) { return 2 * bodies; }
+
+// Of requests while they come, are read and wait.
 std::size_t BytesOfRequests(std::size_t bodies) {
-  return kBodyGrowth * bodies +
+  return kBodyGrowth * bodies + RoomOfRequests(bodies) +
          kReadBodies * static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes);
 }
 
 // A max_memory with which one sequence would fit.
-std::size_t EnoughMemory(const ServeOptions& options, std::size_t passes, std::size_t slot) {
+std::size_t EnoughMemory(const ServeOptions& options, std::size_t loaded, std::size_t passes,
+                         std::size_t slot) {
   std::size_t room = passes + BytesOfRequests(kMostBodies) + slot;
   if (options.gets_adapters()) room += room / 7 + 1;
-  return ResidentBytes() + (options.runs.empty() ? room : 2 * room);
+  return loaded + (options.runs.empty() ? room : 2 * room);
 }
 
 // As an option takes it.
@@ -134,17 +146,21 @@ std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >>
   if (fits == 0 && !options.kv_memory.empty()) {
     remedy = fmt::format("--kv_memory {} would do", RoundedUp(slot));
   } else if (fits == 0) {
-    remedy =
-        fmt::format("--max_memory {} would do", RoundedUp(EnoughMemory(options, passes, slot)));
+    remedy = fmt::format("--max_memory {} would do",
+                         RoundedUp(EnoughMemory(options, needs.loaded(), passes, slot)));
   }
   throw Error(ErrorCode::kOutOfMemory,
               fmt::format("the loaded model takes {}, passes take {}; keys and values of {} tokens "
                           "need {}, and there is room for {}: {}",
-                          FormatBytes(ResidentBytes()), FormatBytes(passes), limits.positions,
+                          FormatBytes(needs.loaded()), FormatBytes(passes), limits.positions,
                           FormatBytes(slot), FormatBytes(for_keys), remedy));
 }
 
 }  // namespace
+
+std::size_t RoomBeside(const WeightSizes& weights, std::size_t available) {
+  return available - std::min(available, weights.mapped);
+}
 
 std::size_t BytesOfBodies(const ServeOptions& options) {
   const std::size_t memory =
@@ -168,14 +184,17 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   limits.rows = std::max(std::min(kMostPromptRows, context), Engine::LeastRows(base.config));
   const Needs needs(base, models, std::move(adapters));
   const std::size_t room = RoomOf(base, options);
-  const std::int64_t question = LimitQuestions(needs, room, limits);
-  const std::size_t passes = needs.Passes(limits);
   const std::size_t later = LaterAdapters(options, room);
   const std::size_t requests = BytesOfRequests(bodies);
-  const std::size_t others = passes + requests + later;
-  std::size_t bytes = room > others ? room - others : 0;
-  if (!options.kv_memory.empty()) bytes = std::min(bytes, ParseBytes(options.kv_memory));
+  std::int64_t question = 0;
+  std::size_t passes = 0;
+  std::size_t bytes = 0;  // for keys and values
   const auto fit = [&] {
+    question = LimitQuestions(needs, room, limits);
+    passes = needs.Passes(limits);
+    const std::size_t others = passes + requests + later;
+    bytes = room > others ? room - others : 0;
+    if (!options.kv_memory.empty()) bytes = std::min(bytes, ParseBytes(options.kv_memory));
     const std::size_t most = bytes / std::max<std::size_t>(needs.Slots(1, limits.positions), 1);
     return static_cast<std::int64_t>(
         std::min<std::size_t>(most, static_cast<std::size_t>(options.max_sequences)));
@@ -190,7 +209,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
     plan.note = fmt::format("memory for {} of {} tokens each; the model reads {}",
                             Counted(limits.sequences, "answer"), limits.positions, model_context);
   }
-  plan.decision_length = std::min(limits.positions, question);
+  plan.decision_length = question;
   plan.adapter_bytes = needs.adapter_bytes() + later;
   const WeightSizes& weights = base.weights.sizes;
   plan.parts = {{"weights", weights.owned + weights.mapped},
@@ -198,11 +217,15 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
                 {"keys and values", needs.Slots(limits.sequences, limits.positions)},
                 {"passes", passes},
                 {"requests", requests}};
+  plan.request_bytes = RoomOfRequests(bodies);
+  const std::size_t known = weights.owned + weights.mapped + needs.adapter_bytes();
+  const std::size_t resident = ResidentBytes();
+  plan.other_bytes = resident - std::min(resident, known);
   return plan;
 }
 
 std::int64_t MemoryLeft(const ServeOptions& options, const ServePlan& plan) {
-  std::size_t planned = 0;
+  std::size_t planned = plan.other_bytes;
   for (const MemoryPart& part : plan.parts) planned += part.bytes;
   const std::size_t resident = ResidentBytes();
   const std::size_t all = options.max_memory.empty() ? resident + AvailableBytes() / 10 * 9

@@ -18,9 +18,15 @@ struct ServePlan {
   EngineLimits limits = {};
   std::int64_t decision_length = 0;    // tokens of a question with its state, at most
   std::size_t adapter_bytes = 0;       // of all adapters, also those that come later
+  std::size_t request_bytes = 0;       // RequestRoom
+  std::size_t other_bytes = 0;         // beside all parts: tokenizer, code ...
   std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values, passes, requests
   std::string note = {};               // for people: what was asked for and has no room; ""
 };
+
+// Of what the system calls available: the pages of files that are read in place are so, too, until
+// they are read.
+std::size_t RoomBeside(const WeightSizes& weights, std::size_t available);
 
 // Bytes of bodies of requests that may be in memory; before the model is loaded.
 std::size_t BytesOfBodies(const ServeOptions& options);

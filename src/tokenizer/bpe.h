@@ -5,6 +5,7 @@
 #define QLORA_TOKENIZER_BPE_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,12 @@ struct BpeScratch {
   std::vector<Merge> merges;
   std::vector<Node> nodes;
   std::vector<std::uint64_t> heap;
+
+  // Gives back what a long word took, about 40 bytes for each of its symbols.
+  void Trim() {
+    constexpr std::size_t kKeptSymbols = std::size_t{1} << 14;
+    if (symbols.capacity() > kKeptSymbols) *this = {};
+  }
 };
 
 class Bpe {

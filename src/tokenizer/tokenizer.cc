@@ -22,6 +22,7 @@ Tokenizer::Impl::Lease::Lease(const Impl& impl) : impl_(impl) {
 }
 
 Tokenizer::Impl::Lease::~Lease() {
+  workspace_->bpe.Trim();
   const std::lock_guard lock(impl_.pool_mutex_);
   impl_.pool_.push_back(std::move(workspace_));
 }

@@ -166,5 +166,41 @@ TEST_F(LoadedModelsTest, TheModelsOwnSamplingIsTheDefault) {
   EXPECT_EQ(models_->Find("")->sampling.top_p, 0.9);
 }
 
+TEST_F(LoadedModelsTest, AnUnloadedAdapterCountsWhileItAnswers) {
+  const std::filesystem::path one = SourceDir() / "tests/golden/llama-tiny/adapter";
+  const std::filesystem::path other = adapters_.path() / "other";
+  std::filesystem::copy(one, other);
+  Json config = Json::parse(ReadTextFile(one / "adapter_config.json"));
+  config["lora_alpha"] = config["lora_alpha"].get<int>() + 1;
+  WriteTextFile(other / "adapter_config.json", FormatJson(config));
+  Load({});
+  models_->Load("one", one.string());
+  ServedModelPtr answers = models_->Find("one");
+  models_->SetRoom(128, 128, answers->adapter->bytes() * 3 / 2, 1000);
+  answers = models_->Find("one");
+  models_->Unload("one");
+  EXPECT_THROW(models_->Load("other", other.string()), ApiError);
+  models_->Load("again", one.string());
+  EXPECT_EQ(models_->Find("again")->adapter, answers->adapter) << "the same values";
+  models_->Unload("again");
+  answers.reset();
+  models_->Load("other", other.string());
+}
+
+TEST_F(LoadedModelsTest, ATokenizerOfItsOwnCounts) {
+  const std::filesystem::path one = SourceDir() / "tests/golden/llama-tiny/adapter";
+  const std::filesystem::path other = adapters_.path() / "other";
+  std::filesystem::copy(one, other);
+  WriteTextFile(other / "chat_template.jinja", "{{ messages }}");
+  Load({});
+  models_->Load("one", one.string());
+  const std::size_t adapter = models_->Find("one")->adapter->bytes();
+  models_->SetRoom(128, 128, adapter + 1000, 1000);
+  EXPECT_THROW(models_->Load("other", other.string()), ApiError);
+  models_->SetRoom(128, 128, adapter + 512 * models_->base().tokenizer.vocab_size(), 1000);
+  models_->Load("other", other.string());
+  EXPECT_EQ(models_->Find("other")->adapter, models_->Find("one")->adapter);
+}
+
 }  // namespace
 }  // namespace qlora

@@ -125,10 +125,19 @@ TEST_F(RunningServerTest, AJobGetsWhatThePlanLeaves) {
   const ServePlan plan = {.parts = {{"weights", kTebi}, {"requests", 3 * kTebi}}};
   options_.max_memory = "5TiB";
   EXPECT_EQ(MemoryLeft(options_, plan), kTebi);
+  ServePlan other = plan;
+  other.other_bytes = 1000;
+  EXPECT_EQ(MemoryLeft(options_, other), kTebi - 1000);
   options_.max_memory = "1TiB";
   EXPECT_LE(MemoryLeft(options_, plan), 0);
   options_.max_memory = "";
   EXPECT_LT(MemoryLeft(options_, plan), MemoryLeft(options_, {}));
+}
+
+// Pages that are read in place count as available until they are read, and then are needed.
+TEST(ServePlan, WeightsInPlaceAreNoRoom) {
+  EXPECT_EQ(RoomBeside({.owned = 5, .mapped = 3}, 10), 7u);
+  EXPECT_EQ(RoomBeside({.mapped = 30}, 10), 0u);
 }
 
 TEST_F(RunningServerTest, TooLittleMemoryNamesWhatFits) {

@@ -172,5 +172,18 @@ TEST(TokenizerTables, GrowAndFind) {
   EXPECT_THAT(found, ElementsAre(std::pair(6, 1), std::pair(7, 12), std::pair(8, 123)));
 }
 
+TEST(Bpe, BuffersOfALongWordAreGivenBack) {
+  const Model model = RandomModel(1);
+  const Bpe bpe(model.Config());
+  BpeScratch scratch;
+  Ids ids;
+  bpe.Encode(RandomLetters(1, 100), &scratch, &ids);
+  scratch.Trim();
+  EXPECT_GT(scratch.nodes.capacity(), 0u) << "of a shorter one they are kept";
+  bpe.Encode(RandomLetters(1, 100'000), &scratch, &ids);
+  scratch.Trim();
+  EXPECT_EQ(scratch.nodes.capacity() + scratch.heap.capacity() + scratch.symbols.capacity(), 0u);
+}
+
 }  // namespace
 }  // namespace qlora

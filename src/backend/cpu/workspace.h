@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "base/arena.h"
@@ -31,8 +32,12 @@ class Workspace {
     if (size.shared > shared_.bytes()) shared_ = Arena(size.shared);
     if (std::ssize(workers_) == workers && size.worker <= workers_[0].bytes()) return;
     const std::size_t bytes = std::max(size.worker, workers_.empty() ? 0 : workers_[0].bytes());
+    // Both sets at a time could be more memory than there is. Without memory for all workers there
+    // are none, which Check refuses.
     workers_.clear();
-    for (int w = 0; w < workers; ++w) workers_.emplace_back(bytes);
+    std::vector<Arena> made;
+    for (int w = 0; w < workers; ++w) made.emplace_back(bytes);
+    workers_ = std::move(made);
   }
 
   Arena& shared() { return shared_; }

@@ -34,7 +34,9 @@ EngineAnswer::EngineAnswer(ServedModelPtr model, GenerationRequest request,
 }
 
 EngineRequest EngineAnswer::TakeRequest() {
-  const std::vector<std::int32_t>& ends = model_->prompts->ends();
+  // A tokenizer may have ends that the model has no logits for, and never chooses.
+  std::vector<std::int32_t> ends = model_->prompts->ends();
+  std::erase_if(ends, [this](std::int64_t end) { return end >= model_->vocabulary; });
   LogitEdit edit = TakeLogitEdits(request_, ends);
   EngineRequest request{.prompt = request_.prompt,
                         .adapter = model_->adapter.get(),

@@ -72,6 +72,15 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");
   if (room < 1) throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
+  // A pass with an id that the model has no row for would end the answers of all.
+  const std::int64_t largest = *std::ranges::max_element(request.prompt);
+  if (largest >= base_.config.vocab_size) {
+    throw ApiError(
+        400, fmt::format("the prompt has token {} ('{}'), and the model reads tokens "
+                         "below {}; leave it out",
+                         largest, model->tokenizer->TokenText(static_cast<std::int32_t>(largest)),
+                         base_.config.vocab_size));
+  }
   const std::lock_guard lock(mutex_);
   if (refuses_) throw Stopping();
   if (open_ >= most_answers()) throw Full(open_, "requests");

@@ -44,15 +44,24 @@ HttpResponse ErrorAnswer(const HttpOptions& options, const HttpRequest& head,
   return options.error_of ? options.error_of(head, error) : OpenAiError(error);
 }
 
-// As a Host names it.
 std::string LocalAddressOf(const tcp::socket& socket) {
   error_code error;
-  const boost::asio::ip::address address = socket.local_endpoint(error).address();
-  if (error) return "";
-  return address.is_v6() ? "[" + address.to_string() + "]" : address.to_string();
+  const tcp::endpoint endpoint = socket.local_endpoint(error);
+  return error ? "" : HostOf(endpoint.address());
 }
 
 }  // namespace
+
+std::string HostOf(const boost::asio::ip::address& address) {
+  namespace ip = boost::asio::ip;
+  if (!address.is_v6()) return address.to_string();
+  ip::address_v6 v6 = address.to_v6();
+  // Of a client of IPv4 at a socket of IPv6.
+  if (v6.is_v4_mapped()) return ip::make_address_v4(ip::v4_mapped, v6).to_string();
+  // No Host has the network interface of a link-local address.
+  v6.scope_id(0);
+  return "[" + v6.to_string() + "]";
+}
 
 void ServerThread::Run(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
@@ -175,7 +184,8 @@ void Connection::TakeHead() {
     throw ApiError(503, "too many requests at the same time; try again later");
   }
   HttpBody body{.limit = limits_.body};
-  if (head_.method == "OPTIONS") {
+  // Who has no key holds no memory.
+  if (IsOpen(head_, core_.rules)) {
     body.limit = 0;
   } else if (core_.options.body_of) {
     body = core_.options.body_of(head_);

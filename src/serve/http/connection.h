@@ -5,6 +5,7 @@
 // Asio 1.74 needs it in C++20.
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -27,6 +28,9 @@
 namespace qlora {
 
 class Connection;
+
+// An address of this machine as a Host names it.
+std::string HostOf(const boost::asio::ip::address& address);
 
 // Carries work of other threads to that of a server. Replies may outlive the server, and then do
 // nothing.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "serve/request_room.h"
 #include "serve/requests/tool_choice.h"
 #include "serve/structured/json_schema_grammar.h"
 #include "serve/structured/token_texts.h"
@@ -66,9 +67,21 @@ AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view fie
     format->Refuse("type", fmt::format("expected text, json_object or json_schema, found '{}'",
                                        FirstBytes(type, 60)));
   }
-  return {.grammar = std::make_shared<const ByteGrammar>(GrammarOf(*format, type)),
+  return HeldForm(GrammarOf(*format, type), model, format->path());
+}
+
+AnswerGrammar HeldForm(ByteGrammar grammar, const ServedModel& model, const std::string& path) {
+  struct Held {
+    explicit Held(std::shared_ptr<RequestRoom> room) : bytes(std::move(room)) {}
+    HeldBytes bytes;
+    ByteGrammar grammar;
+  };
+  const auto held = std::make_shared<Held>(model.room);
+  held->bytes.Add(grammar.bytes(), path, "lower minLength, maxLength, minItems and maxItems");
+  held->grammar = std::move(grammar);
+  return {.grammar = std::shared_ptr<const ByteGrammar>(held, &held->grammar),
           .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
-          .path = format->path()};
+          .path = path};
 }
 
 void RefuseOtherForms(const RequestFields& body, std::string_view own) {

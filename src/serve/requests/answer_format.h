@@ -10,6 +10,7 @@
 #include "serve/request_fields.h"
 #include "serve/requests/conversation_request.h"
 #include "serve/served_models.h"
+#include "serve/structured/byte_grammar.h"
 
 namespace qlora {
 
@@ -18,6 +19,10 @@ namespace qlora {
 // Errors: ApiError 400 that names what is not kept.
 AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view field,
                                const ServedModel& model);
+
+// The form of answers by a grammar, which counts as held by requests (RequestRoom) as long as the
+// form lives. Errors: as HeldBytes.
+AnswerGrammar HeldForm(ByteGrammar grammar, const ServedModel& model, const std::string& path);
 
 // Refuses a form that is asked for under a name of other interfaces or servers, which would be
 // ignored. own: the name that the interface has for it, such as "text.format".

@@ -14,9 +14,9 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/answers/answer_forms.h"
+#include "serve/requests/answer_format.h"
 #include "serve/structured/json_grammar.h"
 #include "serve/structured/json_schema_grammar.h"
-#include "serve/structured/token_texts.h"
 
 namespace qlora {
 namespace {
@@ -114,9 +114,7 @@ AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& re
                                     model.name));
   }
   try {
-    return {.grammar = std::make_shared<const ByteGrammar>(GrammarOfCalls(*form, request)),
-            .texts = model.token_texts->Get(*model.tokenizer, model.vocabulary),
-            .path = kField};
+    return HeldForm(GrammarOfCalls(*form, request), model, kField);
   } catch (const Error& error) {
     RefuseField(kField, error.what());
   }

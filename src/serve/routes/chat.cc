@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "serve/http/event_stream.h"
 #include "serve/request_log.h"
+#include "serve/request_room.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
@@ -28,7 +29,7 @@ struct ChatChoice {
 
   AnswerParts parts;
   PartedMessage message;
-  OrderedJson logprobs = OrderedJson::array();
+  std::string logprobs = {};  // items of a list
   std::string finish_reason = {};
 };
 
@@ -48,6 +49,10 @@ class ChatAnswer final : public ChoiceSet {
       choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt),
                             fmt::format("call_{}_{}_", id, i));
     }
+    if (server.request_log != nullptr) return;
+    // Nothing else reads them, and many requests wait.
+    request_.conversation = {};
+    request_.prompt = {};
   }
 
  protected:
@@ -81,12 +86,14 @@ class ChatAnswer final : public ChoiceSet {
   void Finish(const AnswerUsage& usage) override {
     if (server().request_log != nullptr) Keep();
     if (!stream_) {
-      OrderedJson answer = head_;
-      answer["choices"] = OrderedJson::array();
-      for (std::int64_t i = 0; i < request_.choices; ++i) answer["choices"].push_back(Whole(i));
-      answer["usage"] = UsageJson(usage);
-      SendJson(*reply(), answer);
-      return;
+      std::string choices;
+      for (std::int64_t i = 0; i < request_.choices; ++i) {
+        choices += (i > 0 ? "," : "") + Whole(i);
+      }
+      std::string answer = FormatJson(head_);
+      AppendField(answer, "choices", "[" + choices + "]");
+      AppendField(answer, "usage", FormatJson(UsageJson(usage)));
+      return reply()->Send({.body = std::move(answer)});
     }
     if (request_.includes_usage) {
       OrderedJson chunk = head_;
@@ -126,7 +133,10 @@ class ChatAnswer final : public ChoiceSet {
     if (stream_) {
       SendDelta(i, {{"content", ""}}, AsContent(std::move(logprobs)));
     } else {
-      for (OrderedJson& token : logprobs) choice.logprobs.push_back(std::move(token));
+      const std::size_t before = choice.logprobs.size();
+      AppendItems(logprobs, choice.logprobs);
+      // Once more where the answer is put together.
+      held_.Add(2 * (choice.logprobs.size() - before), "top_logprobs", kFewerLogprobs);
     }
   }
 
@@ -172,18 +182,25 @@ class ChatAnswer final : public ChoiceSet {
                                answers);
   }
 
-  OrderedJson Whole(std::int64_t i) {
+  std::string Whole(std::int64_t i) {
     ChatChoice& choice = choices_[i];
     OrderedJson message = choice.message.json();
     message["refusal"] = nullptr;
-    OrderedJson whole = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
-    if (request_.generation.top_logprobs) whole["logprobs"] = AsContent(std::move(choice.logprobs));
-    whole["finish_reason"] = choice.finish_reason;
+    const OrderedJson begin = {{"index", i}, {"message", std::move(message)}};
+    std::string logprobs = "null";
+    if (request_.generation.top_logprobs) {
+      logprobs =
+          fmt::format(R"({{"content":[{}],"refusal":null}})", std::exchange(choice.logprobs, {}));
+    }
+    std::string whole = FormatJson(begin);
+    AppendField(whole, "logprobs", logprobs);
+    AppendField(whole, "finish_reason", FormatJson(OrderedJson(choice.finish_reason)));
     return whole;
   }
 
   ChatRequest request_;
   const OrderedJson head_;
+  HeldBytes held_{request_.model->room};
   std::vector<ChatChoice> choices_;
   std::optional<EventStream> stream_;
 };

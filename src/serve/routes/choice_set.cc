@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/text.h"
+#include "base/printable.h"
 #include "serve/request_fields.h"
 #include "serve/routes/routes.h"
 
@@ -64,7 +64,12 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
   return {.on_piece =
               [self, i](GenerationPiece piece) {
                 const std::lock_guard lock(self->mutex_);
-                if (!self->has_ended_) self->Add(i, std::move(piece));
+                if (self->has_ended_) return;
+                try {
+                  self->Add(i, std::move(piece));
+                } catch (const ApiError& error) {
+                  self->EndAll(error);
+                }
               },
           .on_end =
               [self, i](const GenerationEnd& end) {
@@ -75,12 +80,10 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
 
 void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
   if (!end.error.empty()) {
-    has_ended_ = true;
-    CancelAll();
-    if (!end.field.empty()) return Fail(ApiError(400, end.field + ": " + end.error, end.field));
+    if (!end.field.empty()) return EndAll(ApiError(400, end.field + ": " + end.error, end.field));
     server_.log(fmt::format("error: {}", end.error));
-    Fail(ApiError(500, "a fault within the server ended the answer; its log has the reason"));
-    return;
+    return EndAll(
+        ApiError(500, "a fault within the server ended the answer; its log has the reason"));
   }
   // Choices of one prompt share its tokens.
   if (i % choices_ == 0) {
@@ -95,6 +98,12 @@ void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
              fmt::format("{} + {} tokens, {} cached", usage_.prompt_tokens, usage_.new_tokens,
                          usage_.cached_tokens));
   Finish(usage_);
+}
+
+void ChoiceSet::EndAll(const ApiError& error) {
+  has_ended_ = true;
+  CancelAll();
+  Fail(error);
 }
 
 void ChoiceSet::CancelAll() {

@@ -45,11 +45,12 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
  protected:
   // All requests are taken.
   virtual void Begin() = 0;
+  // Errors: ApiError, which ends all of them.
   virtual void Add(std::int64_t i, GenerationPiece piece) = 0;
   virtual void End(std::int64_t i, const GenerationEnd& end) = 0;
   // All answers have ended.
   virtual void Finish(const AnswerUsage& usage) = 0;
-  // A fault within the server ended them.
+  // An error ended them.
   virtual void Fail(const ApiError& error) = 0;
   // The client is gone, and they end here. What it saw of them may still be marked.
   virtual void Leave() {}
@@ -60,6 +61,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
  private:
   GenerationListener ListenerOf(std::int64_t i);
   void EndOne(std::int64_t i, const GenerationEnd& end);
+  void EndAll(const ApiError& error);
   void CancelAll();
 
   Server& server_;

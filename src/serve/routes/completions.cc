@@ -1,6 +1,7 @@
 // POST /v1/completions: texts that are continued as they are.
 #include <fmt/format.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
 #include "serve/request_log.h"
+#include "serve/request_room.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
@@ -183,20 +185,15 @@ class CompletionAnswer final : public ChoiceSet {
 
   void Finish(const AnswerUsage& usage) override {
     if (server().request_log != nullptr) Keep();
-    OrderedJson answer = head_;
-    answer["choices"] = OrderedJson::array();
-    if (!stream_) {
-      for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
-        Choice& choice = choices_[i];
-        OrderedJson logprobs = nullptr;
-        if (request_.generation.top_logprobs) logprobs = std::move(choice.values);
-        answer["choices"].push_back(
-            ChoiceJson(i, choice.text, std::move(logprobs), choice.finish_reason));
-      }
+    std::string choices;
+    for (std::int64_t i = 0; !stream_ && i < std::ssize(choices_); ++i) {
+      choices += (i > 0 ? "," : "") + Whole(i);
     }
-    answer["usage"] = UsageJson(usage);
-    if (!stream_) return SendJson(*reply(), answer);
-    if (request_.includes_usage) stream_->Data(FormatJson(answer));
+    std::string answer = FormatJson(head_);
+    AppendField(answer, "choices", "[" + choices + "]");
+    AppendField(answer, "usage", FormatJson(UsageJson(usage)));
+    if (!stream_) return reply()->Send({.body = std::move(answer)});
+    if (request_.includes_usage) stream_->Data(answer);
     stream_->Done();
   }
 
@@ -218,7 +215,7 @@ class CompletionAnswer final : public ChoiceSet {
     CompletionLogprobs logprobs;
     std::string text = {};    // with the prompt, of echo
     std::string answer = {};  // that is kept
-    OrderedJson values = CompletionLogprobs::Empty();
+    std::array<std::string, CompletionLogprobs::kLists.size()> values = {};  // items of each list
     std::string finish_reason = {};
   };
 
@@ -231,9 +228,27 @@ class CompletionAnswer final : public ChoiceSet {
     Choice& choice = choices_[i];
     choice.text += text;
     if (logprobs.is_null()) return;
-    for (auto& [name, list] : choice.values.items()) {
-      for (OrderedJson& value : logprobs[name]) list.push_back(std::move(value));
+    for (std::size_t list = 0; list < choice.values.size(); ++list) {
+      std::string& items = choice.values[list];
+      const std::size_t before = items.size();
+      AppendItems(logprobs[CompletionLogprobs::kLists[list]], items);
+      // Once more where the answer is put together.
+      held_.Add(2 * (items.size() - before), "logprobs", kFewerLogprobs);
     }
+  }
+
+  std::string Whole(std::int64_t i) {
+    Choice& choice = choices_[i];
+    std::string logprobs = "{}";
+    for (std::size_t list = 0; list < choice.values.size(); ++list) {
+      AppendField(logprobs, CompletionLogprobs::kLists[list],
+                  "[" + std::exchange(choice.values[list], {}) + "]");
+    }
+    if (!request_.generation.top_logprobs) logprobs = "null";
+    std::string whole = FormatJson(OrderedJson{{"index", i}, {"text", choice.text}});
+    AppendField(whole, "logprobs", logprobs);
+    AppendField(whole, "finish_reason", FormatJson(OrderedJson(choice.finish_reason)));
+    return whole;
   }
 
   void Keep() {
@@ -266,6 +281,7 @@ class CompletionAnswer final : public ChoiceSet {
 
   const CompletionRequest request_;
   const OrderedJson head_;
+  HeldBytes held_{request_.model->room};
   std::vector<Choice> choices_;
   std::optional<EventStream> stream_;
 };

@@ -9,6 +9,7 @@
 #include "inference/model_decisions.h"
 #include "io/json.h"
 #include "serve/request_fields.h"
+#include "serve/request_room.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
@@ -39,12 +40,16 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
 std::shared_ptr<RequestedDecisions> LayOut(const LoadedModel& base, const ServedModel& model,
                                            DecisionRequest request, Wire wire) {
   const std::int64_t most = model.decision_length;
-  const DecisionModel decides = {.adapter = model.adapter.get(),
-                                 .prompts = *model.prompts,
-                                 .tokenizer = *model.tokenizer,
-                                 .decisions = model.decisions,
-                                 .max_length = most,
-                                 .name = model.name};
+  const DecisionModel decides = {
+      .adapter = model.adapter.get(),
+      .prompts = *model.prompts,
+      .tokenizer = *model.tokenizer,
+      .decisions = model.decisions,
+      .max_length = most,
+      .name = model.name,
+      .hold = [held = std::make_shared<HeldBytes>(model.room)](std::size_t bytes) {
+        held->Add(bytes, "questions", "ask fewer about a state of this length");
+      }};
   try {
     return std::make_shared<RequestedDecisions>(base, decides, std::move(request), DecideOptions());
   } catch (const PromptTooLong& error) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "io/json.h"
 #include "serve/token_bytes.h"
 #include "unicode/unicode.h"
 
@@ -53,11 +54,23 @@ OrderedJson ChatLogprobs(const std::vector<AnswerToken>& tokens, const Tokenizer
   return list;
 }
 
+void AppendItems(const OrderedJson& list, std::string& items) {
+  for (const OrderedJson& item : list) {
+    if (!items.empty()) items += ',';
+    items += FormatJson(item);
+  }
+}
+
+void AppendField(std::string& object, std::string_view name, std::string_view json) {
+  object.back() = object.size() > 2 ? ',' : '{';
+  if (object.size() == 2) object.pop_back();
+  object.append("\"").append(name).append("\":").append(json).append("}");
+}
+
 OrderedJson CompletionLogprobs::Empty() {
-  return {{"tokens", OrderedJson::array()},
-          {"token_logprobs", OrderedJson::array()},
-          {"top_logprobs", OrderedJson::array()},
-          {"text_offset", OrderedJson::array()}};
+  OrderedJson lists;
+  for (const char* name : kLists) lists[name] = OrderedJson::array();
+  return lists;
 }
 
 void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_prompt,

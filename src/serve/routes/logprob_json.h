@@ -2,7 +2,9 @@
 #ifndef QLORA_SERVE_ROUTES_LOGPROB_JSON_H_
 #define QLORA_SERVE_ROUTES_LOGPROB_JSON_H_
 
+#include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +17,15 @@ namespace qlora {
 // Items of a list: {"token", "logprob", "bytes", "top_logprobs"}.
 OrderedJson ChatLogprobs(const std::vector<AnswerToken>& tokens, const Tokenizer& tokenizer);
 
+// What to do where an answer that is sent as a whole would hold too many.
+inline constexpr const char* kFewerLogprobs =
+    "ask for fewer log-probabilities, tokens or answers, or stream them";
+
+// Adds the items of a list to a text of items, and a field to the text of an object; json: text,
+// too. Trees of JSON would take several times the memory, of answers that are sent as a whole.
+void AppendItems(const OrderedJson& list, std::string& items);
+void AppendField(std::string& object, std::string_view name, std::string_view json);
+
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of a text, in parts.
 class CompletionLogprobs {
  public:
@@ -26,6 +37,8 @@ class CompletionLogprobs {
   // first one.
   void Add(const std::vector<AnswerToken>& tokens, bool is_prompt, OrderedJson& json);
   static OrderedJson Empty();
+  static constexpr std::array<const char*, 4> kLists = {"tokens", "token_logprobs", "top_logprobs",
+                                                        "text_offset"};
 
  private:
   std::int64_t TakeOfPrompt(const AnswerToken& token);

@@ -1,11 +1,14 @@
 // The list of models, and adapters that come and go.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "io/json.h"
+#include "serve/api_error.h"
 #include "serve/loaded_models.h"
 #include "serve/request_fields.h"
 #include "serve/routes/routes.h"
@@ -87,8 +90,14 @@ void AddModelRoutes(RouteTable& table, Server& server) {
             [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
               SendJson(*reply, ModelJson(*server.models.Find(http.values.at("id"))));
             });
+  // Each waits for the engine, and workers are few.
+  const auto is_loading = std::make_shared<std::atomic<bool>>(false);
   table.Add("POST", "/v1/load_lora_adapter",
-            [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
+            [&server, is_loading](const HttpRequest& http, const HttpReplyPtr& reply) {
+              if (is_loading->exchange(true)) {
+                throw ApiError(429, "another adapter is being loaded; try again later");
+              }
+              const std::shared_ptr<void> end(nullptr, [&](void*) { *is_loading = false; });
               LoadAdapter(server, http, *reply);
             });
   table.Add("POST", "/v1/unload_lora_adapter",

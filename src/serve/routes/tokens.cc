@@ -1,8 +1,11 @@
 // What a model reads: tokens of texts, texts of tokens, conversations as texts.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "serve/api_error.h"
 #include "serve/request_fields.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/conversation_request.h"
@@ -67,18 +70,21 @@ void Tokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
   const RequestFields body(json);
   const ServedModelPtr model = ModelOf(body, server);
   const bool with_pieces = body.Bool("with_pieces").value_or(false);
+  const std::vector<std::int32_t> ids = ReadTokens(body, *model);
   OrderedJson tokens = OrderedJson::array();
-  for (const std::int32_t id : ReadTokens(body, *model)) {
-    if (with_pieces) {
+  if (!with_pieces) {
+    tokens = ids;
+  } else if (std::ssize(ids) > model->context_length) {
+    // A piece takes many times the memory of an id.
+    throw ContextExceeded(model->context_length, fmt::format("{} tokens", ids.size()));
+  } else {
+    for (const std::int32_t id : ids) {
       tokens.push_back({{"id", id}, {"piece", PieceJson(TokenBytes(*model->tokenizer, id))}});
-    } else {
-      tokens.push_back(id);
     }
   }
-  const std::size_t count = tokens.size();
-  SendJson(
-      reply,
-      {{"tokens", std::move(tokens)}, {"count", count}, {"max_model_len", model->context_length}});
+  SendJson(reply, {{"tokens", std::move(tokens)},
+                   {"count", ids.size()},
+                   {"max_model_len", model->context_length}});
 }
 
 void Detokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {

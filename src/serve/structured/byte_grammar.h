@@ -10,6 +10,7 @@
 #define QLORA_SERVE_STRUCTURED_BYTE_GRAMMAR_H_
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -44,6 +45,13 @@ struct ByteGrammar {
   // Of states: how many rules that nest stand in each other, at least, up to the end of its rule.
   std::vector<std::uint32_t> depths;
   GrammarState begin = 0;
+
+  std::size_t bytes() const {
+    std::size_t all = states.size() * sizeof(State) + sets.size() * sizeof(ByteSet) +
+                      choices.size() * sizeof(choices[0]) + rules.size() * sizeof(GrammarState);
+    for (const auto& list : choices) all += list.size() * sizeof(GrammarState);
+    return all;
+  }
 };
 
 class GrammarBuilder {

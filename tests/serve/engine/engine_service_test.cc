@@ -12,6 +12,7 @@
 
 #include "qlora/error.h"
 #include "qlora/model.h"
+#include "serve/engine/engine_answer.h"
 #include "serve/engine/engine_service_fixture.h"
 #include "serve/request_fields.h"
 #include "serve/requests/sampling_fields.h"
@@ -112,6 +113,28 @@ TEST_F(EngineServiceTest, AnswersOfAForm) {
     ASSERT_TRUE(value.is_array()) << told.text;
     EXPECT_GE(value.size(), 1u);
     EXPECT_LE(value.size(), 3u);
+  }
+}
+
+// A tokenizer may have tokens that the model has not. The request that has one ends alone.
+TEST_F(EngineServiceTest, APromptWithATokenThatTheModelLacks) {
+  std::future<Told> other = Begin(Request("Once upon a time", 20));
+  GenerationRequest request = Request("a");
+  const auto lacks = static_cast<std::int32_t>(models_->base().config.vocab_size);
+  request.prompt = std::vector<std::int32_t>{1, lacks, 1};
+  EXPECT_EQ(StatusOf(request), 400);
+  request.prompt = std::vector<std::int32_t>{1, lacks - 1, 1};
+  EXPECT_EQ(StatusOf(request), 200);
+  EXPECT_EQ(other.get().end.error, "");
+}
+
+TEST_F(EngineServiceTest, AnEndThatTheModelLacksIsNone) {
+  ServedModel model = *models_->Find("");
+  ASSERT_THAT(model.prompts->ends(), testing::ElementsAre(2));
+  for (const std::int64_t vocabulary : {3, 2}) {
+    model.vocabulary = vocabulary;
+    EngineAnswer answer(std::make_shared<const ServedModel>(model), Request("a"), {}, 10);
+    EXPECT_EQ(answer.TakeRequest().ends.size(), vocabulary == 3 ? 1u : 0u);
   }
 }
 
@@ -273,7 +296,7 @@ TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
     return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
   };
   EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
-  EXPECT_EQ(requests(kBody), requests(0) + 20 * kBody);
+  EXPECT_EQ(requests(kBody), requests(0) + 50 * kBody);
 }
 
 class LaterAdapterTest : public EngineServiceTest {

@@ -49,6 +49,20 @@ TEST_F(HttpServerTest, ABodyThatIsTooLargeIsRefusedBeforeItComes) {
   EXPECT_EQ(client.Read().body, "POST /large  0123456789abcdef");
 }
 
+// Else they would fill the room for bodies.
+TEST_F(HttpServerTest, WhoNeedsNoKeySendsNoBody) {
+  HttpOptions options = OnAnyPort();
+  options.api_key = "key";
+  const HttpServer server(options, handler());
+  const auto ask = [&](const std::string& path) {
+    TestClient client(server.port());
+    client.Ask("GET", path, "Authorization: Bearer key\r\n", "body");
+    return client.Read().status;
+  };
+  EXPECT_EQ(ask("/health"), 413);
+  EXPECT_EQ(ask("/metrics"), 200);
+}
+
 TEST_F(HttpServerTest, BodiesOfAllTogetherAreBounded) {
   const HttpServer server(OnAnyPort({.bodies = 100}), handler());
   TestClient first(server.port());

@@ -6,12 +6,23 @@
 #include <vector>
 
 #include "io/test_util.h"
+#include "serve/http/connection.h"
 #include "serve/http/http_server_fixture.h"
 
 namespace qlora {
 namespace {
 
 using testing::HasSubstr;
+
+TEST(HostOf, IsWhatAHostNames) {
+  const auto host = [](const char* address) {
+    return HostOf(boost::asio::ip::make_address(address));
+  };
+  EXPECT_EQ(host("192.168.1.5"), "192.168.1.5");
+  EXPECT_EQ(host("::ffff:192.168.1.5"), "192.168.1.5");
+  EXPECT_EQ(host("2001:db8::1"), "[2001:db8::1]");
+  EXPECT_EQ(host("fe80::1%7"), "[fe80::1]");
+}
 
 TEST_F(HttpServerTest, OnlyNamesOfThisMachineAreAnswered) {
   HttpOptions options = OnAnyPort();

@@ -115,5 +115,24 @@ TEST_F(AnswerFormatTest, NoFormIsNone) {
   }
 }
 
+// A small schema may be a large grammar, of each request that waits.
+TEST_F(AnswerFormatTest, FormsOfWaitingRequestsHaveABoundedRoom) {
+  const std::shared_ptr<RequestRoom> room = models.Find("")->room;
+  const Json form = {{"response_format",
+                      {{"type", "json_schema"},
+                       {"json_schema", {{"schema", {{"type", "string"}, {"maxLength", 1000}}}}}}}};
+  {
+    HeldBytes one(room), two(room);
+    one.Add(room->most / 2, "", "");
+    two.Add(room->most / 2 - 1000, "", "");
+    EXPECT_EQ(With(Interfaces()[0], form)->response.status, 429);
+    EXPECT_THROW(two.Add(1001, "field", "ask for less"), ApiError) << "its own half";
+  }
+  EXPECT_EQ(With(Interfaces()[0], form)->response.status, 200);
+  EXPECT_GT(room->held, 1000u);
+  generation.requests.clear();
+  EXPECT_EQ(room->held, 0u);
+}
+
 }  // namespace
 }  // namespace qlora

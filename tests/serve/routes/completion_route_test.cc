@@ -206,5 +206,33 @@ TEST_F(CompletionRouteTest, StreamsEndWithAReasonAndUsage) {
   EXPECT_EQ(Json::parse(events[6])["usage"]["completion_tokens"], 6);
 }
 
+TEST_F(RoutesTest, LogprobsOfAnAnswerThatIsNotStreamedHaveABoundedRoom) {
+  const std::shared_ptr<RequestRoom> room = models.Find("")->room;
+  generation.pieces = {{.text = "a", .tokens = {{.bytes = "a", .logprob = -1}}}};
+  const auto ask = [&](bool streams) {
+    generation.cancelled.clear();
+    generation.requests.clear();
+    return Post("/v1/completions", {{"prompt", "x"}, {"logprobs", 0}, {"stream", streams}});
+  };
+  const auto chat = [&] {
+    generation.cancelled.clear();
+    generation.requests.clear();
+    return Post("/v1/chat/completions",
+                {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"logprobs", true}});
+  };
+  {
+    HeldBytes one(room), two(room);
+    one.Add(room->most / 2, "", "");
+    two.Add(room->most / 2, "", "");
+    EXPECT_EQ(ask(false)->response.status, 429);
+    EXPECT_EQ(generation.cancelled.size(), 1u);
+    EXPECT_EQ(chat()->response.status, 429);
+    EXPECT_EQ(ask(true)->response.status, 200);
+  }
+  EXPECT_EQ(ask(false)->response.status, 200);
+  EXPECT_EQ(chat()->response.status, 200);
+  EXPECT_EQ(room->held, 0u);
+}
+
 }  // namespace
 }  // namespace qlora

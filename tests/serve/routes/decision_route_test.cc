@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "inference/asked_questions.h"
 #include "io/json.h"
 #include "pass/eval_memory.h"
+#include "pass/state_pool.h"
 #include "qlora/context.h"
 #include "qlora/model.h"
 #include "serve/loaded_models.h"
@@ -182,6 +184,40 @@ TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {
   const Json error = ErrorOf(*reply);
   EXPECT_EQ(error["code"], "context_length_exceeded");
   EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("maximum context length is"));
+}
+
+TEST_F(DecisionRouteTest, WhatQuestionsHoldIsBounded) {
+  OrderedJson body = OrderedJson::parse(kAsk);
+  OrderedJson who = body["questions"]["who"];
+  for (int i = 0; i < 60; ++i) {
+    who["instructions"] = std::to_string(i) + " of them: who?";
+    body["questions"]["q" + std::to_string(i)] = who;
+  }
+  const ServedModelPtr model = models_.Find("");
+  const auto few = Begin("/v1/systemone", kAsk);
+  const std::size_t held = model->room->held;
+  EXPECT_GT(held, 0u);
+  generation_.Write();
+  models_.SetRoom(model->context_length, model->decision_length, 0, 4 * held);
+  const auto many = Post("/v1/systemone", body.dump());
+  EXPECT_EQ(many->response.status, 400);
+  EXPECT_EQ(ErrorOf(*many)["param"], "questions");
+  EXPECT_THAT(ErrorOf(*many)["message"].get<std::string>(), HasSubstr("ask fewer"));
+  EXPECT_EQ(Post("/v1/systemone", kAsk)->response.status, 200);
+  EXPECT_EQ(models_.Find("")->room->held, 0u);
+}
+
+// Also of a context that is cut for want of memory.
+TEST_F(DecisionRouteTest, PassesArePlannedForTheQuestionsThatAreTaken) {
+  LoadedModel& base = models_.base();
+  const std::int64_t context = base.config.max_position_embeddings = 32768;
+  ServeOptions options = options_;
+  options.kv_memory =
+      std::to_string(BytesOfPool(base.config, base.precision, 1, context) * 3 / 2) + "B";
+  const ServePlan plan = PlanServing(base, models_.All(), options, 0);
+  ASSERT_LT(plan.limits.positions, context);
+  EXPECT_LE(plan.decision_length, plan.limits.positions);
+  EXPECT_EQ(plan.limits.alone_rows, plan.decision_length + kMostFurtherRows);
 }
 
 }  // namespace

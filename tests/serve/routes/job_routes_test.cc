@@ -110,8 +110,8 @@ TEST_F(JobRoutesTest, ADiskIsNoFaultOfTheClient) {
   const std::string file = UploadedId();
   std::filesystem::remove_all(folder_.path() / "runs");
   for (const auto& reply :
-       {Ask(request), Ask("POST", "/v1/fine_tuning/jobs",
-                          R"({"model": "base", "training_file": ")" + file + "\"}")}) {
+       {Begin(request), Ask("POST", "/v1/fine_tuning/jobs",
+                            R"({"model": "base", "training_file": ")" + file + "\"}")}) {
     EXPECT_EQ(reply->response.status, 507) << reply->body;
     EXPECT_EQ(reply->body.find(folder_.path().string()), std::string::npos) << reply->body;
   }

@@ -37,6 +37,20 @@ TEST_F(TokenRoutesTest, AConversationIsReadAsAChatReadsIt) {
   }
 }
 
+TEST_F(TokenRoutesTest, PiecesOfALongerTextThanTheContextAreRefused) {
+  OrderedJson body = {{"content", std::string(5000, '7')}};
+  Ask("/tokenize", body);
+  const OrderedJson whole = answer_.json();
+  ASSERT_GT(whole["count"], 4096);
+  EXPECT_EQ(whole["tokens"].size(), whole["count"]);
+  body["with_pieces"] = true;
+  Ask("/tokenize", body);
+  EXPECT_EQ(answer_.json()["error"]["code"], "context_length_exceeded");
+  body["content"] = "77";
+  Ask("/tokenize", body);
+  EXPECT_EQ(answer_.json()["tokens"][0]["piece"], "7");
+}
+
 TEST_F(TokenRoutesTest, WhatWouldChangeThePromptIsRefused) {
   for (const auto& [name, value] :
        std::vector<std::pair<std::string, OrderedJson>>{{"tools", 5},
