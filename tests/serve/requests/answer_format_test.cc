@@ -117,7 +117,7 @@ TEST_F(AnswerFormatTest, NoFormIsNone) {
 
 // A small schema may be a large grammar, of each request that waits.
 TEST_F(AnswerFormatTest, FormsOfWaitingRequestsHaveABoundedRoom) {
-  const std::shared_ptr<RequestRoom> room = models.Find("")->room;
+  const std::shared_ptr<RequestRoom> room = models_.Find("")->room;
   const Json form = {{"response_format",
                       {{"type", "json_schema"},
                        {"json_schema", {{"schema", {{"type", "string"}, {"maxLength", 1000}}}}}}}};
@@ -130,7 +130,7 @@ TEST_F(AnswerFormatTest, FormsOfWaitingRequestsHaveABoundedRoom) {
   }
   EXPECT_EQ(With(Interfaces()[0], form)->response.status, 200);
   EXPECT_GT(room->held, 1000u);
-  generation.requests.clear();
+  service_.requests.clear();
   EXPECT_EQ(room->held, 0u);
 }
 

@@ -207,16 +207,16 @@ TEST_F(CompletionRouteTest, StreamsEndWithAReasonAndUsage) {
 }
 
 TEST_F(RoutesTest, LogprobsOfAnAnswerThatIsNotStreamedHaveABoundedRoom) {
-  const std::shared_ptr<RequestRoom> room = models.Find("")->room;
-  generation.pieces = {{.text = "a", .tokens = {{.bytes = "a", .logprob = -1}}}};
+  const std::shared_ptr<RequestRoom> room = models_.Find("")->room;
+  service_.pieces = {{.text = "a", .tokens = {{.bytes = "a", .logprob = -1}}}};
   const auto ask = [&](bool streams) {
-    generation.cancelled.clear();
-    generation.requests.clear();
+    service_.cancelled.clear();
+    service_.requests.clear();
     return Post("/v1/completions", {{"prompt", "x"}, {"logprobs", 0}, {"stream", streams}});
   };
   const auto chat = [&] {
-    generation.cancelled.clear();
-    generation.requests.clear();
+    service_.cancelled.clear();
+    service_.requests.clear();
     return Post("/v1/chat/completions",
                 {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"logprobs", true}});
   };
@@ -225,7 +225,7 @@ TEST_F(RoutesTest, LogprobsOfAnAnswerThatIsNotStreamedHaveABoundedRoom) {
     one.Add(room->most / 2, "", "");
     two.Add(room->most / 2, "", "");
     EXPECT_EQ(ask(false)->response.status, 429);
-    EXPECT_EQ(generation.cancelled.size(), 1u);
+    EXPECT_EQ(service_.cancelled.size(), 1u);
     EXPECT_EQ(chat()->response.status, 429);
     EXPECT_EQ(ask(true)->response.status, 200);
   }
