@@ -150,6 +150,15 @@ AdapterSizes::AdapterSizes(const DecoderConfig& config, const Adapters& adapters
   }
 }
 
+bool AdapterSizes::Holds(const AdapterSizes& other) const {
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    for (std::size_t i = 0; i < layers[l].size(); ++i) {
+      if (other.layers[l][i].rank > layers[l][i].rank) return false;
+    }
+  }
+  return other.dora_linear <= dora_linear && other.dora_group <= dora_group;
+}
+
 std::int64_t HeadRows(const DecoderConfig& config, std::int64_t rows) {
   if (!config.has_head()) return 0;
   constexpr std::int64_t kLogits = std::int64_t{8} << 20;

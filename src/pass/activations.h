@@ -113,6 +113,9 @@ struct AdapterSizes {
 
   AdapterSizes(const DecoderConfig& config, const Adapters& adapters);
 
+  // True where buffers for these adapters serve the others in evaluation.
+  bool Holds(const AdapterSizes& other) const;
+
   std::vector<std::vector<Place>> layers;  // L
   bool trains_per_layer = false;           // what makes per-layer inputs of the embedding
   // O of the largest linear and of the largest group; 0 without DoRA.

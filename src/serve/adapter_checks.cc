@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "plan/new_adapter.h"
-#include "qlora/train_options.h"
+#include "pass/activations.h"
 
 namespace qlora {
 namespace {
@@ -67,12 +66,13 @@ void CheckParts(const std::string& folder, const LoraAdapter& adapter, const Loa
   }
 }
 
-LoraAdapter LargestAdapter(const LoadedModel& base, std::int64_t rank) {
-  TrainOptions options;
-  options.lora_r = rank;
-  options.lora_dropout = 0;  // which some experts cannot have
-  options.use_dora = base.config.moe.num_experts == 0;
-  return LoraAdapter(ToAdapterConfig(options, base.config), base.config, base.backend->memory());
+LoraAdapter LargestAdapter(const DecoderConfig& decoder, Memory& memory, std::int64_t rank) {
+  AdapterConfig config;
+  config.r = rank;
+  config.target_modules = std::string("all-linear");
+  config.target_parameters = {"gate_up_proj", "down_proj"};  // of joined experts
+  config.use_dora = decoder.moe.num_experts == 0;
+  return LoraAdapter(config, decoder, memory);
 }
 
 std::int64_t RankOf(const LoraAdapter& adapter) {
@@ -83,13 +83,21 @@ std::int64_t RankOf(const LoraAdapter& adapter) {
   return rank;
 }
 
-void CheckRank(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest) {
+void CheckRoom(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest) {
   const std::int64_t rank = RankOf(adapter);
-  if (rank <= RankOf(largest)) return;
-  ThrowInvalidInput(
-      "{}: the adapter has rank {}, and passes of this server have room for {}; start it with "
-      "--max_lora_rank {}",
-      folder, rank, RankOf(largest), rank);
+  if (rank > RankOf(largest)) {
+    ThrowInvalidInput(
+        "{}: the adapter has rank {}, and passes of this server have room for {}; start it with "
+        "--max_lora_rank {}",
+        folder, rank, RankOf(largest), rank);
+  }
+  const DecoderConfig& decoder = largest.decoder();
+  if (!AdapterSizes(decoder, {&largest}).Holds(AdapterSizes(decoder, {&adapter}))) {
+    ThrowInvalidInput(
+        "{}: the adapter changes linears for which passes of this server have no room; merge it "
+        "(qlora export) and serve the result",
+        folder);
+  }
 }
 
 }  // namespace qlora

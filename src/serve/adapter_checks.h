@@ -22,15 +22,15 @@ void CheckForm(const std::string& folder, const BaseRecord& trained, const Loade
 // tables, heads and norms are the base's for all.
 void CheckParts(const std::string& folder, const LoraAdapter& adapter, const LoadedModel& base);
 
-// The largest adapter of this rank, on all linears and with DoRA where that exists: sizes alone,
-// for which passes get room. The backend must outlive it.
-LoraAdapter LargestAdapter(const LoadedModel& base, std::int64_t rank);
+// The largest adapter of this rank, on every linear and with DoRA where that exists: sizes alone,
+// for which passes get room. The memory must outlive it.
+LoraAdapter LargestAdapter(const DecoderConfig& decoder, Memory& memory, std::int64_t rank);
 
 // The largest rank of a linear.
 std::int64_t RankOf(const LoraAdapter& adapter);
 
 // Errors: InvalidInput for an adapter for which passes have no room.
-void CheckRank(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest);
+void CheckRoom(const std::string& folder, const LoraAdapter& adapter, const LoraAdapter& largest);
 
 }  // namespace qlora
 

@@ -151,7 +151,11 @@ LoadedModels::LoadedModels(Context& context, const ServeOptions& options,
   if (!options.gets_adapters()) return;
   std::int64_t rank = options.max_lora_rank;
   for (const LoraAdapter* adapter : planned_adapters()) rank = std::max(rank, RankOf(*adapter));
-  largest_ = std::make_unique<const LoraAdapter>(LargestAdapter(*base_, rank));
+  largest_ = std::make_unique<const LoraAdapter>(
+      LargestAdapter(base_->config, base_->backend->memory(), rank));
+  for (const ServedModelPtr& model : All()) {
+    if (model->adapter != nullptr) CheckRoom(model->folder, *model->adapter, *largest_);
+  }
 }
 
 Adapters LoadedModels::planned_adapters() const {
@@ -256,7 +260,7 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   auto adapter = std::make_shared<LoraAdapter>(
       LoadAdapters({.sources = {{.path = folder}}}, base_->config, base_->backend->memory()));
   CheckParts(folder, *adapter, *base_);
-  if (largest_ != nullptr) CheckRank(folder, *adapter, *largest_);
+  if (largest_ != nullptr) CheckRoom(folder, *adapter, *largest_);
   adapter->Pack(base_->precision.activation);
   const auto refresh = [&] { RefreshNorms(*base_->backend, base_->weights, *adapter); };
   if (run_alone_) {

@@ -168,8 +168,12 @@ OrderedJson FineTuning::Cancel(const std::string& id) {
   const JobStatus status = entry.job.status;
   if (IsDone(status)) Refuse(entry.job, "cancelled");
   if (status == JobStatus::kQueued || status == JobStatus::kPaused) {
-    entry.job.status = JobStatus::kCancelling;  // nothing begins with it meanwhile
-    End(lock, entry, JobStatus::kCancelled);
+    if (entry.job.checkpoints.empty()) {
+      SetEnd(entry, JobStatus::kCancelled);
+    } else {
+      entry.job.status = JobStatus::kCancelling;  // nothing begins with it meanwhile
+      End(lock, entry, JobStatus::kCancelled);
+    }
   } else if (status != JobStatus::kCancelling) {
     SetStatus(entry, JobStatus::kCancelling, "The job is being cancelled");
   }
@@ -262,20 +266,31 @@ std::vector<FineTuning::ModelFault> FineTuning::ServeModels(std::unique_lock<std
   std::vector<ModelFault> faults;
   if (stops_at_) return faults;
   const std::vector<JobModel> all = ModelsOfJobs(ended);
-  lock.unlock();
+  struct Unlocked {
+    explicit Unlocked(std::unique_lock<std::mutex>& l) : lock(l) { lock.unlock(); }
+    ~Unlocked() { lock.lock(); }
+    std::unique_lock<std::mutex>& lock;
+  };
   {
+    const Unlocked unlocked(lock);
     const std::lock_guard loading(loading_);
+    const auto stops = [this] {
+      const std::lock_guard asking(mutex_);
+      return stops_at_.has_value();
+    };
     const auto is_served = [&](const std::string& name) {
       return std::ranges::any_of(models_.All(),
                                  [&](const ServedModelPtr& model) { return model->name == name; });
     };
     bool is_full[] = {false, false};  // for whole runs, and for checkpoints
     for (const JobModel& model : all) {
+      if (stops()) break;
       if (is_served(model.name)) continue;
       std::string fault = "there is no room for it; delete models of jobs, or give more memory";
       try {
         if (!is_full[model.is_checkpoint]) {
-          LoadModel(model, all);
+          const bool is_new = ended != nullptr && model.job_id == ended->id;
+          LoadModel(model, is_new ? all : std::vector<JobModel>());
           continue;
         }
       } catch (const ApiError& error) {
@@ -288,7 +303,6 @@ std::vector<FineTuning::ModelFault> FineTuning::ServeModels(std::unique_lock<std
           {model.job_id, fmt::format("the model {} is not served: {}", model.name, fault)});
     }
   }
-  lock.lock();
   for (const JobModel& model : all) {
     // While it was loaded.
     if (jobs_.Get(model.job_id).job.IsDeleted(model.name)) Unload(model.name);
@@ -296,14 +310,14 @@ std::vector<FineTuning::ModelFault> FineTuning::ServeModels(std::unique_lock<std
   return faults;
 }
 
-void FineTuning::LoadModel(const JobModel& model, const std::vector<JobModel>& all) {
-  for (auto spare = all.rbegin();; ++spare) {
+void FineTuning::LoadModel(const JobModel& model, const std::vector<JobModel>& others) {
+  for (auto spare = others.rbegin();; ++spare) {
     try {
       return models_.Load(model.name, model.folder.string());
     } catch (const ApiError& error) {
       if (error.code != kNoRoom || model.is_checkpoint) throw;
-      while (spare != all.rend() && !(spare->is_checkpoint && Unload(spare->name))) ++spare;
-      if (spare == all.rend()) throw;
+      while (spare != others.rend() && !(spare->is_checkpoint && Unload(spare->name))) ++spare;
+      if (spare == others.rend()) throw;
     }
   }
 }

@@ -139,11 +139,13 @@ class FineTuning {
   // Of all jobs that are done, but for what was deleted: whole runs before checkpoints, the newest
   // first. ended: a job as it will be; or null.
   std::vector<JobModel> ModelsOfJobs(const Job* ended);
-  // Loads of these what is not served yet, and has room. Does not hold the lock meanwhile, and
-  // nothing may be loaded when the server ends.
+  // Loads of these what is not served yet, and has room; models of checkpoints make room for that
+  // of the job that has ended. Does not hold the lock meanwhile, and nothing may be loaded when the
+  // server ends.
   std::vector<ModelFault> ServeModels(std::unique_lock<std::mutex>& lock, const Job* ended);
-  // Without the lock. For a whole run, checkpoints make room, the oldest first. Errors: ApiError.
-  void LoadModel(const JobModel& model, const std::vector<JobModel>& all);
+  // Without the lock. Checkpoints of the others make room for a whole run, the oldest first.
+  // Errors: ApiError.
+  void LoadModel(const JobModel& model, const std::vector<JobModel>& others);
   // False for a model that is not served. With or without the lock.
   bool Unload(const std::string& name);
 

@@ -197,7 +197,7 @@ TEST_F(DecisionRouteTest, WhatQuestionsHoldIsBounded) {
   const auto few = Begin("/v1/systemone", kAsk);
   const std::size_t held = model->room->held;
   EXPECT_GT(held, 0u);
-  generation_.Write();
+  service_.Write();
   models_.SetRoom(model->context_length, model->decision_length, 0, 4 * held);
   const auto many = Post("/v1/systemone", body.dump());
   EXPECT_EQ(many->response.status, 400);
@@ -214,7 +214,7 @@ TEST_F(DecisionRouteTest, PassesArePlannedForTheQuestionsThatAreTaken) {
   ServeOptions options = options_;
   options.kv_memory =
       std::to_string(BytesOfPool(base.config, base.precision, 1, context) * 3 / 2) + "B";
-  const ServePlan plan = PlanServing(base, models_.All(), options, 0);
+  const ServePlan plan = PlanServing(base, models_.All(), models_.planned_adapters(), options, 0);
   ASSERT_LT(plan.limits.positions, context);
   EXPECT_LE(plan.decision_length, plan.limits.positions);
   EXPECT_EQ(plan.limits.alone_rows, plan.decision_length + kMostFurtherRows);

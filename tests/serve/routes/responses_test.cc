@@ -402,10 +402,8 @@ TEST_F(PlainResponsesTest, AModelWithoutAFormOfCallsTakesNoTools) {
 }
 
 // Calls are read in the same way for chat completions.
-class ChatCallsTest : public RouteTest {
+class ChatCallsTest : public TalkerTest {
  protected:
-  ChatCallsTest() { AddChatRoutes(routes_, server_); }
-
   // The choice of an answer to a question with a tool.
   OrderedJson Choice(const std::string& answer, StopReason reason) {
     const OrderedJson function = {{"name", "get_weather"}, {"parameters", kWeatherSchema}};
