@@ -71,7 +71,7 @@ LoraAdapter LargestAdapter(const DecoderConfig& decoder, Memory& memory, std::in
   config.r = rank;
   config.target_modules = std::string("all-linear");
   config.target_parameters = {"gate_up_proj", "down_proj"};  // of joined experts
-  config.use_dora = decoder.moe.num_experts == 0;
+  config.use_dora = decoder.experts().num_experts == 0;
   return LoraAdapter(config, decoder, memory);
 }
 

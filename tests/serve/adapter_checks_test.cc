@@ -19,7 +19,7 @@ TEST(LargestAdapter, IsOnEveryLinearOfEveryFamily) {
     for (const auto& layer : sizes.layers) {
       for (const AdapterSizes::Place& place : layer) EXPECT_EQ(place.rank, 3) << family.name;
     }
-    EXPECT_EQ(sizes.dora_linear > 0, family.config.moe.num_experts == 0) << family.name;
+    EXPECT_EQ(sizes.dora_linear > 0, family.config.experts().num_experts == 0) << family.name;
   }
 }
 

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 std::string ErrorOf(const std::function<void()>& work) {
   try {
     work();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
   return "no error";

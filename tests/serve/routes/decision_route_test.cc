@@ -194,7 +194,7 @@ TEST_F(DecisionRouteTest, WhatQuestionsHoldIsBounded) {
     body["questions"]["q" + std::to_string(i)] = who;
   }
   const ServedModelPtr model = models_.Find("");
-  const auto few = Begin("/v1/systemone", kAsk);
+  const auto few = Begin("POST", "/v1/systemone", kAsk);
   const std::size_t held = model->room->held;
   EXPECT_GT(held, 0u);
   service_.Write();
