@@ -71,9 +71,10 @@ void KeepLayers(std::int64_t layers, std::int64_t all, Json& config) {
     }
     config["full_attn_idxs"] = kept;
   }
-  if (config.contains("num_dense_layers")) {  // the first ones, without experts
-    Json& dense = config["num_dense_layers"];
-    if (dense.is_number_integer()) dense = std::min(dense.get<std::int64_t>(), layers);
+  // Layers without experts are the first ones, two where the config does not say.
+  if (config.value("model_type", "") == "lfm2_moe") {
+    config["num_dense_layers"] =
+        std::min(config.value("num_dense_layers", std::int64_t{2}), layers);
   }
   if (config.contains("num_kv_shared_layers")) {
     Json& shared = config["num_kv_shared_layers"];

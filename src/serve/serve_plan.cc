@@ -114,6 +114,9 @@ std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
   return options.gets_adapters() ? room / 8 : 0;
 }
 
+// Bytes of bodies, of the memory of the server.
+std::size_t BodiesIn(std::size_t memory) { return std::min(kMostBodies, memory / 8 / kBodyGrowth); }
+
 // RequestRoom: twice what bodies have.
 std::size_t RoomOfRequests(std::size_t bodies) { return 2 * bodies; }
 
@@ -126,9 +129,14 @@ std::size_t BytesOfRequests(std::size_t bodies) {
 // A max_memory with which one sequence would fit.
 std::size_t EnoughMemory(const ServeOptions& options, std::size_t loaded, std::size_t passes,
                          std::size_t slot) {
-  std::size_t room = passes + BytesOfRequests(kMostBodies) + slot;
-  if (options.gets_adapters()) room += room / 7 + 1;
-  return loaded + (options.runs.empty() ? room : 2 * room);
+  // Bodies have a part of the memory. From below the sums approach the least memory that is enough.
+  std::size_t enough = loaded;
+  for (int turn = 0; turn < 64; ++turn) {
+    std::size_t room = passes + BytesOfRequests(BodiesIn(enough)) + slot;
+    if (options.gets_adapters()) room += room / 7 + 1;
+    enough = loaded + (options.runs.empty() ? room : 2 * room);
+  }
+  return enough;
 }
 
 // As an option takes it.
@@ -163,9 +171,8 @@ std::size_t RoomBeside(const WeightSizes& weights, std::size_t available) {
 }
 
 std::size_t BytesOfBodies(const ServeOptions& options) {
-  const std::size_t memory =
-      options.max_memory.empty() ? AvailableBytes() / 2 : ParseBytes(options.max_memory);
-  return std::min(kMostBodies, memory / 8 / kBodyGrowth);
+  return BodiesIn(options.max_memory.empty() ? AvailableBytes() / 2
+                                             : ParseBytes(options.max_memory));
 }
 
 ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
