@@ -10,7 +10,6 @@
 
 #include <hwy/cache_control.h>
 
-
 #include "backend/cpu/gemm/block_scales.h"
 #include "backend/cpu/gemm/f32_format-inl.h"
 #include "backend/cpu/gemm/f32_tile-inl.h"
