@@ -27,6 +27,8 @@ namespace {
 
 // Threads that parse, render and tokenize; they sleep most of the time.
 constexpr std::int64_t kWorkers = 4;
+// For answers that are written to leave; a client that does not read them waits no longer.
+constexpr std::chrono::seconds kLeavingTime{2};
 
 std::string KeyOf(const ServeOptions& options) {
   if (options.api_key_file.empty()) return options.api_key;
@@ -190,19 +192,21 @@ const ServePlan& RunningServer::plan() const { return impl_->plan; }
 std::int64_t RunningServer::port() const { return impl_->http->port(); }
 
 bool RunningServer::Drain(std::chrono::milliseconds longest) {
-  const auto end = std::chrono::steady_clock::now() + longest;
   impl_->server.stops = true;
   impl_->generation.Refuse();
   impl_->http->Drain();
   // A running job writes its checkpoint meanwhile.
   if (impl_->jobs) impl_->jobs->BeginStop();
-  impl_->generation.WaitUntilIdle(longest);
+  const bool is_done = impl_->generation.WaitUntilIdle(longest);
+  // Clients of what is not done are told.
+  if (!is_done) impl_->generation.Stop();
   // Answers leave after they are written.
+  const auto end = std::chrono::steady_clock::now() + kLeavingTime;
   while (impl_->http->open_requests() > 0) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return true;
+  return is_done;
 }
 
 }  // namespace qlora

@@ -30,7 +30,8 @@ class RunningServer {
   std::int64_t port() const;
 
   // Takes no further connections, refuses requests that have not begun, has a running job write a
-  // checkpoint and end, and waits until what runs is answered, but not longer. True when it is.
+  // checkpoint and end, and waits until what runs is answered, but not longer; what is not by then gets
+  // an error. True when all is answered.
   bool Drain(std::chrono::milliseconds longest);
 
  private:

@@ -90,6 +90,9 @@ void ServeOptions::Check() const {
   at_least("max_step_ms", max_step_ms, 1);
   at_least("max_lora_rank", max_lora_rank, 1);
   CheckRank("max_lora_rank", max_lora_rank);
+  if (!gets_adapters() && max_lora_rank != ServeOptions().max_lora_rank) {
+    ThrowInvalidInput("max_lora_rank: is of adapters that come later, with adapter_dir or runs");
+  }
   const std::int64_t of_jobs = TrainOptions().lora_r;
   if (!runs.empty() && max_lora_rank < of_jobs) {
     ThrowInvalidInput("max_lora_rank: jobs (--runs) train adapters of rank {}, found {}", of_jobs,

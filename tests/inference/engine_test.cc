@@ -280,6 +280,19 @@ TEST_F(EngineRun, AnswersEndWhereTheyAreTold) {
   EXPECT_TRUE(ended.front().is_end && ended.front().is_last && engine_.is_idle());
 }
 
+// As long ones are.
+TEST_F(EngineRun, ShortPromptsAreReadAtThePaceOfPrompts) {
+  EngineRequest request{.prompt = {1, 2, 3, 4, 5}};
+  request.options.max_new_tokens = 20;
+  const RequestId first = engine_.Submit(request);
+  const RequestId second = engine_.Submit(request);
+  const std::vector<EngineToken> tokens = engine_.Step(9);
+  ASSERT_EQ(tokens.size(), 1u) << "both have ten tokens";
+  EXPECT_EQ(tokens[0].request, first);
+  EXPECT_EQ(engine_.Step(4).size(), 2u) << "one is always read";
+  EXPECT_EQ(engine_.Step(4).back().request, second);
+}
+
 // Prompts take the rows that sequences leave, however long they are.
 TEST_F(EngineRun, APromptKeepsNobodyWaiting) {
   EngineRequest request{.prompt = {1}};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -99,6 +100,29 @@ TEST_F(RunningServerTest, DrainsAndEnds) {
   EXPECT_TRUE(server_->Drain(std::chrono::minutes(1)));
   EXPECT_TRUE(client.IsEnded());
   EXPECT_FALSE(TestClient(server_->port()).is_connected());
+  server_.reset();
+}
+
+// What is not answered in time has an end, too; the last of these requests only wait.
+TEST_F(RunningServerTest, ClientsAreToldOfTheEnd) {
+  Start();
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(std::make_unique<TestClient>(server_->port()));
+    clients.back()->Ask(
+        "POST", "/v1/completions", "Content-Type: application/json\r\n",
+        R"({"prompt": "a", "max_tokens": 120, "ignore_eos": true, "stream": true})");
+    EXPECT_EQ(clients.back()->ReadHead().status, 200);
+  }
+  server_->Drain(std::chrono::milliseconds(0));
+  for (const auto& client : clients) {
+    std::string body;
+    for (std::string chunk = client->ReadChunk(); !chunk.empty(); chunk = client->ReadChunk()) {
+      body += chunk;
+    }
+    EXPECT_TRUE(body.ends_with("data: [DONE]\n\n") || body.find("\"stopping\"") != body.npos)
+        << body;
+  }
   server_.reset();
 }
 

@@ -19,14 +19,15 @@ std::int64_t PassTurns::Drop(GenerationId id) {
 std::int64_t PassTurns::RunPart(const std::function<void(const PartedPasses& passes)>& run) {
   Waiting& first = passes_.front();
   const Stopwatch watch;
+  std::exception_ptr error;
   try {
     run(first.passes);
   } catch (...) {
-    return EndFirst(std::current_exception());
+    error = std::current_exception();
   }
   const double steps = watch.seconds() * 1000 / static_cast<double>(step_ms_);
-  steps_owed_ = static_cast<std::int64_t>(std::ceil(steps));
-  if (first.passes.parts == 1) return EndFirst(nullptr);
+  steps_owed_ = std::max<std::int64_t>(static_cast<std::int64_t>(std::ceil(steps)), 1);
+  if (error || first.passes.parts == 1) return EndFirst(error);
   --first.passes.parts;
   passes_.push_back(std::move(first));
   passes_.pop_front();

@@ -1,8 +1,8 @@
 // The passes that requests have submitted, and whose turn comes next. Of the thread of the engine.
 //
-// Passes of several requests take turns, a part each. A part that took as long as several steps may
-// (step_ms) is followed by as many steps before the next part, so that answers are written at the
-// pace that they have beside prompts.
+// Passes of several requests take turns, a part each. A part is followed by a step, and by as many
+// as may take the time that it took (step_ms), before the next part, so that answers are written at
+// the pace that they have beside prompts.
 //
 // Counts are of parts that have ended: were run, or never will be.
 #ifndef QLORA_SERVE_ENGINE_PASS_TURNS_H_

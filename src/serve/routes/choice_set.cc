@@ -81,6 +81,7 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
 void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
   if (!end.error.empty()) {
     if (!end.field.empty()) return EndAll(ApiError(400, end.field + ": " + end.error, end.field));
+    if (server_.stops) return EndAll(ApiError(503, "the server is stopping", "", "stopping"));
     server_.log(fmt::format("error: {}", end.error));
     return EndAll(
         ApiError(500, "a fault within the server ended the answer; its log has the reason"));
