@@ -139,7 +139,9 @@ TEST(Sampler, DrawsWhatTheDefinitionDraws) {
         EXPECT_EQ(token, ByDefinition(logits, options, draw)) << draw;
         tokens.insert(token);
       }
-      if (temperature >= 1) EXPECT_GT(tokens.size(), 3u) << temperature;
+      if (temperature >= 1) {
+        EXPECT_GT(tokens.size(), 3u) << temperature;
+      }
     }
   }
 }
