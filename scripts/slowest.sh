@@ -11,7 +11,7 @@ awk -F'\t' '!/^#/ && $4 ~ /\.o$|\.gch$/ { seconds[$4] = ($2 - $1) / 1000 }
             END { for (file in seconds) printf "%7.1f  %s\n", seconds[file], file }' \
   "$build/.ninja_log" | sort -rn | sed 10q
 
-# CTestCostData.txt: name, runs, mean seconds.
+# LastTest.log: the name of each test of the last run, and below what it printed its seconds.
 echo "seconds  test"
-awk 'NF == 3 { printf "%7.1f  %s\n", $3, $1 }' "$build/Testing/Temporary/CTestCostData.txt" |
-  sort -rn | sed 10q
+awk '/^[0-9]+\/[0-9]+ Test: / { test = $3 } /^Test time = / { printf "%7.1f  %s\n", $4, test }' \
+  "$build/Testing/Temporary/LastTest.log" | sort -rn | sed 10q
