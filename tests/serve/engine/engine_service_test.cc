@@ -333,5 +333,15 @@ TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
 }
 
+// Nothing else needs to be asked first.
+TEST_F(LaterAdapterTest, AnUnloadedAdapterTakesNoMemory) {
+  models_->Load("late", TinyAdapter());
+  EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
+  EXPECT_TRUE(service_->WaitUntilIdle(std::chrono::minutes(1)));
+  const std::weak_ptr<const LoraAdapter> adapter = models_->Find("late")->adapter;
+  models_->Unload("late");
+  EXPECT_TRUE(adapter.expired());
+}
+
 }  // namespace
 }  // namespace qlora
