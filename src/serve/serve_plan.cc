@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "base/check.h"
@@ -45,14 +44,7 @@ class Needs {
  public:
   // adapters: that passes have room for.
   Needs(const LoadedModel& base, const std::vector<ServedModelPtr>& models, Adapters adapters)
-      : base_(base), adapters_(std::move(adapters)) {
-    std::set<const LoraAdapter*> known;
-    for (const ServedModelPtr& model : models) {
-      adapter_bytes_ += OwnTokenizerBytes(*model, *models.front());
-      if (model->adapter == nullptr || !known.insert(model->adapter.get()).second) continue;
-      adapter_bytes_ += model->adapter->bytes();
-    }
-  }
+      : base_(base), adapters_(std::move(adapters)), adapter_bytes_(BytesOfAdapters(models)) {}
 
   std::size_t adapter_bytes() const { return adapter_bytes_; }
   std::size_t loaded() const { return LoadedBytes(base_); }
@@ -80,7 +72,7 @@ class Needs {
 
   const LoadedModel& base_;
   Adapters adapters_;
-  std::size_t adapter_bytes_ = 0;
+  std::size_t adapter_bytes_;
 };
 
 // Bytes for all that comes now, beside the model that is loaded.
