@@ -116,6 +116,20 @@ TEST_F(EngineServiceTest, AnswersOfAForm) {
   }
 }
 
+TEST_F(EngineServiceTest, AStopTextCutsAnAnswerOfAForm) {
+  const ServedModelPtr model = models_->Find("");
+  GenerationRequest request = Request("a", 50);
+  const OrderedJson schema = {{"enum", {"one, two"}}};
+  request.format = {
+      .grammar = std::make_shared<const ByteGrammar>(JsonSchemaGrammar(schema, "schema")),
+      .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary)};
+  EXPECT_EQ(Write(request).text, "\"one, two\"");
+  request.stops = {", t"};
+  const Told told = Write(request);
+  EXPECT_EQ(told.text, "\"one");
+  EXPECT_EQ(told.end.reason, StopReason::kStopText);
+}
+
 // A tokenizer may have tokens that the model has not. The request that has one ends alone.
 TEST_F(EngineServiceTest, APromptWithATokenThatTheModelLacks) {
   std::future<Told> other = Begin(Request("Once upon a time", 20));
