@@ -218,4 +218,10 @@ LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decode
   return ToLoraAdapter(LoadAdapterValues(adapters, decoder, progress), decoder, memory);
 }
 
+std::optional<LoraAdapter> ShapeOfAdapter(const std::string& path, const DecoderConfig& decoder,
+                                          Memory& memory) {
+  if (FormatOfAdapter(path) != AdapterFormat::kPeft) return std::nullopt;
+  return NamingAdapter(path, [&] { return LoraAdapter::Shape(path, decoder, memory); });
+}
+
 }  // namespace qlora

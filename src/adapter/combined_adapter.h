@@ -7,6 +7,8 @@
 #ifndef QLORA_ADAPTER_COMBINED_ADAPTER_H_
 #define QLORA_ADAPTER_COMBINED_ADAPTER_H_
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "adapter/lora.h"
@@ -38,6 +40,12 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
 // tables and rows of tokens (LoraAdapter::Load). FoldTables finishes them.
 LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decoder, Memory& memory,
                          const ProgressFn& progress = {});
+
+// What LoadAdapters would return of one adapter, before its values are read: parts and sizes alone.
+// Nothing for a format other than that of PEFT, of which the sizes are known once it is read.
+// Errors: as LoadAdapters.
+std::optional<LoraAdapter> ShapeOfAdapter(const std::string& path, const DecoderConfig& decoder,
+                                          Memory& memory);
 
 }  // namespace qlora
 

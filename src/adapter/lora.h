@@ -101,6 +101,10 @@ class LoraAdapter {
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                           Memory& memory, DType wide = DType::kF32,
                           const ProgressFn& progress = {});
+  // The same before its values are read, from the heads of the files: parts and sizes are known,
+  // and the views of linears have no data.
+  static LoraAdapter Shape(const std::filesystem::path& dir, const DecoderConfig& decoder,
+                           Memory& memory, DType wide = DType::kF32);
   // Sets all values to the values of a PEFT directory of the same configuration. Errors: as Load.
   void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
@@ -109,6 +113,8 @@ class LoraAdapter {
   // Holds A and B once more as operands of products of this type, F32 or BF16, to write texts: from
   // now on they do not change.
   void Pack(DType operands);
+  // The bytes that Pack takes.
+  std::size_t PackedBytes(DType operands) const;
 
   void AllocateGradients();
   void ZeroGradients();

@@ -134,6 +134,12 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
   return adapter;
 }
 
+LoraAdapter LoraAdapter::Shape(const std::filesystem::path& dir, const DecoderConfig& decoder,
+                               Memory& memory, DType wide) {
+  const Adapter peft = OpenAdapterFor(dir, decoder);
+  return LoraAdapter(peft.config, decoder, memory, wide, &peft, {});
+}
+
 void LoraAdapter::Read(const std::filesystem::path& dir) {
   Read(dir, OpenAdapterFor(dir, decoder_), {});
 }

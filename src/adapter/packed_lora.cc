@@ -30,29 +30,37 @@ std::vector<float> PackedB(const std::vector<float>& b, std::int64_t rank) {
   return packed;
 }
 
+// Carves memory into the packed matrices of linears whose own have the type `wide`.
+void LayoutPacked(Carver& carver, DType wide, DType operands,
+                  std::vector<PerLinear<LoraLinear>>& layers) {
+  MatrixView before;
+  for (PerLinear<LoraLinear>& layer : layers) {
+    layer.ForEach([&](LoraLinear& lora) {
+      if (lora.rank == 0) return;
+      if (operands == wide) {
+        lora.packed_a = lora.a;
+      } else {
+        lora.packed_a = lora.shares_a ? before : carver.Matrix(operands, lora.rank, lora.in);
+      }
+      lora.packed_b = carver.Matrix(operands, PackedRows(lora.out, lora.rank), kPackedRows);
+      before = lora.packed_a;
+    });
+  }
+}
+
 }  // namespace
 
-void LoraAdapter::Pack(DType operands) {
-  const auto layout = [&](Carver& carver) {
-    MatrixView before;
-    for (PerLinear<LoraLinear>& layer : layers_) {
-      layer.ForEach([&](LoraLinear& lora) {
-        if (lora.rank == 0) return;
-        if (operands == wide_) {
-          lora.packed_a = lora.a;
-        } else {
-          lora.packed_a = lora.shares_a ? before : carver.Matrix(operands, lora.rank, lora.in);
-        }
-        lora.packed_b = carver.Matrix(operands, PackedRows(lora.out, lora.rank), kPackedRows);
-        before = lora.packed_a;
-      });
-    }
-  };
+std::size_t LoraAdapter::PackedBytes(DType operands) const {
+  std::vector<PerLinear<LoraLinear>> layers = layers_;
   Carver plan;
-  layout(plan);
-  packed_ = Arena(plan.bytes(), *memory_);
+  LayoutPacked(plan, wide_, operands, layers);
+  return plan.bytes();
+}
+
+void LoraAdapter::Pack(DType operands) {
+  packed_ = Arena(PackedBytes(operands), *memory_);
   Carver carver(packed_);
-  layout(carver);
+  LayoutPacked(carver, wide_, operands, layers_);
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;

@@ -88,9 +88,6 @@ DecisionRequest ReadOpenAi(const OrderedJson& body, const OrderedJson& questions
   DecisionRequest request;
   request.model = ModelOf(body);
   request.is_openai = true;
-  if (const OrderedJson* stream = FindField(body, "stream"); stream != nullptr && *stream == true) {
-    ThrowInvalidInput("stream: decisions are not streamed; leave it out");
-  }
   const OrderedJson* input = FindField(body, "input");
   if (input == nullptr) ThrowInvalidInput("input: missing; it is what is decided about");
   request.decision.state = StateOfInput(*input);
@@ -173,6 +170,10 @@ DecisionRequest ReadDecisionRequest(const OrderedJson& body) {
   if (questions == nullptr || !questions->is_structured() || questions->empty()) {
     ThrowInvalidInput("questions: expected an object of questions (of OpenAI: a list), found {}",
                       questions == nullptr ? "nothing" : ShortJson(*questions));
+  }
+  const OrderedJson* stream = FindField(body, "stream");
+  if (stream != nullptr && *stream != false) {
+    ThrowInvalidInput("stream: decisions are not streamed; leave it out");
   }
   return questions->is_array() ? ReadOpenAi(body, *questions) : ReadSystemOne(body, *questions);
 }

@@ -72,9 +72,10 @@ struct HttpLimits {
   std::size_t head = std::size_t{16} << 10;
   // Of all bodies in memory: that are still coming, and of requests that nobody has read yet.
   std::size_t bodies = std::size_t{256} << 20;
-  std::size_t unread = std::size_t{1} << 20;  // of a stream, held for a client that does not read
-  std::size_t connections = 1024;             // with requests that are being answered
-  std::size_t spare_connections = 32;         // more, that wait for one, or ask for open_paths
+  // Of a stream, beside its largest piece, held for a client that does not read.
+  std::size_t unread = std::size_t{1} << 20;
+  std::size_t connections = 1024;      // with requests that are being answered
+  std::size_t spare_connections = 32;  // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};
   std::chrono::milliseconds body_time{30'000};  // for each MiB
   std::chrono::milliseconds idle_time{60'000};  // of one that is kept, and that takes nothing

@@ -5,18 +5,22 @@
 
 #include <algorithm>
 #include <cctype>
-#include <set>
+#include <span>
 #include <utility>
 
 #include "adapter/combined_adapter.h"
+#include "adapter/mlx_adapter.h"
 #include "backend/backend_factory.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "inference/generation_config.h"
+#include "io/peft/adapter_source.h"
+#include "io/peft/peft.h"
 #include "model/model_fingerprint.h"
 #include "model/shared_options.h"
 #include "pass/dora.h"
@@ -72,16 +76,18 @@ void SetAnswerForms(ServedModel& model) {
   model.tool_answers = chat == nullptr ? nullptr : FindAnswerForm(chat->tool_text());
 }
 
-// The hash of all that passes read of an adapter.
-std::uint64_t HashOf(const LoraAdapter& adapter) {
-  const ConstMatrixView values = adapter.parameters();
-  const std::size_t bytes = BytesOf(values.dtype, values.cols);
-  const HostBytes host(adapter.memory(), values.data, bytes);
-  std::uint64_t hash = HashBytes({reinterpret_cast<const char*>(host.data()), bytes});
-  for (const auto& layer : adapter.layers()) {
-    layer.ForEach([&](const LoraLinear& lora) {
-      hash = MixBits(hash ^ HashBytes(fmt::format("{} {} {}", lora.path, lora.rank, lora.scale)));
-    });
+// The hash of the files that an adapter is read from.
+std::uint64_t HashOfFiles(const fs::path& adapter) {
+  std::vector<fs::path> files = {adapter};
+  if (fs::is_directory(adapter)) {
+    const bool is_mlx = FormatOfAdapter(adapter) == AdapterFormat::kMlx;
+    files = {adapter / kAdapterConfig, adapter / (is_mlx ? kMlxWeights : kPeftWeights)};
+  }
+  std::uint64_t hash = 0;
+  for (const fs::path& path : files) {
+    const MappedFile file(path);
+    const std::span<const std::byte> bytes = file.bytes();
+    hash = MixBits(hash ^ HashBytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   }
   return hash;
 }
@@ -257,31 +263,16 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
   if (const std::optional<BaseRecord> record = LoadBaseRecord(folder)) {
     CheckForm(folder, *record, *base_);
   }
-  auto adapter = std::make_shared<LoraAdapter>(
-      LoadAdapters({.sources = {{.path = folder}}}, base_->config, base_->backend->memory()));
-  CheckParts(folder, *adapter, *base_);
-  if (largest_ != nullptr) CheckRoom(folder, *adapter, *largest_);
-  adapter->Pack(base_->precision.activation);
-  const auto refresh = [&] { RefreshNorms(*base_->backend, base_->weights, *adapter); };
-  if (run_alone_) {
-    run_alone_(refresh);
-  } else {
-    refresh();
-  }
-  ServedModel model = *Find("");
+  const std::optional<LoraAdapter> shape =
+      ShapeOfAdapter(folder, base_->config, base_->backend->memory());
+  if (shape) CheckFits(folder, *shape);
+  const std::vector<ServedModelPtr> others = Held();
+  ServedModel model = *others.front();
   model.name = name;
   model.parent = base_name_;
   model.folder = folder;
   model.created = SecondsSince1970();
-  if (!NoteOtherTokenizer(base_->dir, folder).empty() ||
-      !OtherChatTemplate(base_->dir, folder).empty()) {
-    model.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::Load(base_->dir, folder));
-    model.token_texts = std::make_shared<const TokenTextsOnce>();
-    if (model.tokenizer->vocab_size() > base_->config.vocab_size) {
-      ThrowInvalidInput("{}: its tokenizer has {} tokens, and the base has rows for {}", folder,
-                        model.tokenizer->vocab_size(), base_->config.vocab_size);
-    }
-  }
+  SetTokenizer(others, model);
   model.decisions = LoadDecisionSource(folder, base_->dir, *model.tokenizer);
   // The tokenizer must outlive the prompts.
   struct WithTokenizer {
@@ -292,35 +283,81 @@ ServedModelPtr LoadedModels::MakeAdapter(const std::string& name, const std::str
       model.tokenizer, ServedPrompts(base_->options.chat, folder, base_->dir, *model.tokenizer)});
   model.prompts = std::shared_ptr<const ServedPrompts>(prompts, &prompts->prompts);
   SetAnswerForms(model);
-  model.fingerprint = Fingerprint(fmt::format("{:016x}", HashOf(*adapter)));
-  model.adapter = Held(std::move(adapter), model);
+  const std::uint64_t hash = HashOfFiles(folder);
+  model.fingerprint = Fingerprint(fmt::format("{:016x}", hash));
+  const auto same = std::ranges::find(others, model.fingerprint, &ServedModel::fingerprint);
+  if (same != others.end()) {
+    model.adapter = (*same)->adapter;
+    CheckMemory(model, 0);
+  } else {
+    const DType operands = base_->precision.activation;
+    CheckMemory(model, shape ? shape->bytes() + shape->PackedBytes(operands) : 0);
+    model.adapter = LoadValues(folder);
+    CheckMemory(model, 0);
+    if (HashOfFiles(folder) != hash) {
+      ThrowInvalidInput("{}: its files have changed while they were read; load it again", folder);
+    }
+  }
   return std::make_shared<const ServedModel>(std::move(model));
 }
 
-std::shared_ptr<const LoraAdapter> LoadedModels::Held(std::shared_ptr<const LoraAdapter> adapter,
-                                                      const ServedModel& model) const {
-  const std::lock_guard lock(mutex_);
-  const ServedModel& base = *models_.front();
-  std::vector<ServedModelPtr> others = models_;
-  for (const auto& unloaded : unloaded_) others.push_back(unloaded.lock());
-  std::set<const LoraAdapter*> held;
-  std::size_t bytes = OwnTokenizerBytes(model, base);
-  for (const ServedModelPtr& other : others) {
-    if (other == nullptr || other->adapter == nullptr) continue;
-    // Which has the hash of the values.
-    if (other->fingerprint == model.fingerprint) adapter = other->adapter;
-    if (held.insert(other->adapter.get()).second) bytes += other->adapter->bytes();
-    bytes += OwnTokenizerBytes(*other, base);
-  }
-  if (!held.contains(adapter.get())) bytes += adapter->bytes();
-  if (bytes > adapter_bytes_) {
-    throw Error(ErrorCode::kOutOfMemory,
-                fmt::format("{}: adapters would take {}, and the server has room for {} of them; "
-                            "unload others, wait for the answers of those that are unloaded, or "
-                            "give it more memory",
-                            model.folder, FormatBytes(bytes), FormatBytes(adapter_bytes_)));
+void LoadedModels::CheckFits(const std::string& folder, const LoraAdapter& adapter) const {
+  CheckParts(folder, adapter, *base_);
+  if (largest_ != nullptr) CheckRoom(folder, adapter, *largest_);
+}
+
+std::shared_ptr<const LoraAdapter> LoadedModels::LoadValues(const std::string& folder) {
+  auto adapter = std::make_shared<LoraAdapter>(
+      LoadAdapters({.sources = {{.path = folder}}}, base_->config, base_->backend->memory()));
+  CheckFits(folder, *adapter);
+  adapter->Pack(base_->precision.activation);
+  const auto refresh = [&] { RefreshNorms(*base_->backend, base_->weights, *adapter); };
+  if (run_alone_) {
+    run_alone_(refresh);
+  } else {
+    refresh();
   }
   return adapter;
+}
+
+void LoadedModels::SetTokenizer(const std::vector<ServedModelPtr>& others,
+                                ServedModel& model) const {
+  if (!HasOwnTokenizerFiles(base_->dir, model.folder)) return;
+  auto own = std::make_shared<const Tokenizer>(Tokenizer::Load(base_->dir, model.folder));
+  const auto same = std::ranges::find_if(
+      others, [&](const ServedModelPtr& other) { return other->tokenizer->IsSameAs(*own); });
+  if (same != others.end()) {
+    model.tokenizer = (*same)->tokenizer;
+    model.token_texts = (*same)->token_texts;
+    return;
+  }
+  if (own->vocab_size() > base_->config.vocab_size) {
+    ThrowInvalidInput("{}: its tokenizer has {} tokens, and the base has rows for {}", model.folder,
+                      own->vocab_size(), base_->config.vocab_size);
+  }
+  model.tokenizer = std::move(own);
+  model.token_texts = std::make_shared<const TokenTextsOnce>();
+}
+
+std::vector<ServedModelPtr> LoadedModels::Held() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ServedModelPtr> held = models_;
+  for (const auto& unloaded : unloaded_) {
+    if (ServedModelPtr model = unloaded.lock()) held.push_back(std::move(model));
+  }
+  return held;
+}
+
+void LoadedModels::CheckMemory(const ServedModel& model, std::size_t more) const {
+  std::vector<ServedModelPtr> all = Held();
+  all.emplace_back(std::shared_ptr<void>(), &model);
+  const std::size_t bytes = BytesOfAdapters(all) + more;
+  if (bytes <= adapter_bytes_) return;
+  throw Error(ErrorCode::kOutOfMemory,
+              fmt::format("{}: adapters would take {}, and the server has room for {} of them; "
+                          "unload others, wait for the answers of those that are unloaded, or "
+                          "give it more memory",
+                          model.folder, FormatBytes(bytes), FormatBytes(adapter_bytes_)));
 }
 
 // Answers are drawn, as clients of this interface expect, unless the model's file says otherwise.

@@ -60,11 +60,16 @@ class LoadedModels final : public ServedModels {
  private:
   ServedModelPtr MakeBase(const ServeOptions& options);
   ServedModelPtr MakeAdapter(const std::string& name, const std::string& folder);
-  // Adapters of equal values are held once. Tokenizers of their own count, too, and unloaded ones
-  // until their answers have ended.
-  // Errors: OutOfMemory for one that has no room.
-  std::shared_ptr<const LoraAdapter> Held(std::shared_ptr<const LoraAdapter> adapter,
-                                          const ServedModel& model) const;
+  // Errors: InvalidInput for an adapter that the base or passes have no place for.
+  void CheckFits(const std::string& folder, const LoraAdapter& adapter) const;
+  std::shared_ptr<const LoraAdapter> LoadValues(const std::string& folder);
+  // Of a model of its own folder: the tokenizer of the base, or of another model, where it is the
+  // same.
+  void SetTokenizer(const std::vector<ServedModelPtr>& others, ServedModel& model) const;
+  // All that take memory: the base first, and unloaded ones until their answers have ended.
+  std::vector<ServedModelPtr> Held() const;
+  // more: bytes of the model that it has not yet. Errors: OutOfMemory where it has no room.
+  void CheckMemory(const ServedModel& model, std::size_t more) const;
   GenerateOptions SamplingOf(const std::filesystem::path& model_dir) const;
   std::string Fingerprint(const std::string& adapter) const;
 

@@ -40,6 +40,17 @@ std::string RangeText(T least, T most, std::string_view kind) {
 
 }  // namespace
 
+std::size_t BytesOfJson(const OrderedJson& value) {
+  std::size_t bytes = kJsonValueBytes;
+  if (value.is_string()) bytes += value.get_ref<const std::string&>().size();
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) bytes += key.size() + BytesOfJson(item);
+  } else if (value.is_array()) {
+    for (const OrderedJson& item : value) bytes += BytesOfJson(item);
+  }
+  return bytes;
+}
+
 OrderedJson ParseBody(const HttpRequest& request) {
   const auto type = request.headers.find("content-type");
   if (type != request.headers.end()) {

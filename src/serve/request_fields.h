@@ -4,6 +4,7 @@
 #ifndef QLORA_SERVE_REQUEST_FIELDS_H_
 #define QLORA_SERVE_REQUEST_FIELDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -20,6 +21,9 @@ namespace qlora {
 // takes kJsonValueBytes and its text, however short that is.
 inline constexpr std::int64_t kMostBodyValues = 300'000;
 inline constexpr std::int64_t kJsonValueBytes = 80;
+
+// What a value takes of memory, with all that is in it.
+std::size_t BytesOfJson(const OrderedJson& value);
 
 // Returns the object that the body is. Errors: ApiError 400 for a body that is not UTF-8, not JSON,
 // or no object; 415 for one that says to be something else than JSON.

@@ -1,6 +1,6 @@
-// Memory that requests hold beside their bodies until they are answered: forms of answers,
-// questions that are laid out, log-probabilities. Requests that wait are many, and a small body may
-// ask for much of it.
+// Memory that requests hold until they are answered, when their bodies are gone: prompts, forms of
+// answers, questions that are laid out, log-probabilities, fields that an answer repeats. Requests
+// that wait are many, and a small body may ask for much of it.
 #ifndef QLORA_SERVE_REQUEST_ROOM_H_
 #define QLORA_SERVE_REQUEST_ROOM_H_
 

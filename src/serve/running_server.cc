@@ -1,6 +1,5 @@
 #include "serve/running_server.h"
 
-#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <memory>
@@ -25,8 +24,6 @@
 namespace qlora {
 namespace {
 
-// Threads that parse, render and tokenize; they sleep most of the time.
-constexpr std::int64_t kWorkers = 4;
 // For answers that are written to leave; a client that does not read them waits no longer.
 constexpr std::chrono::seconds kLeavingTime{2};
 
@@ -46,8 +43,7 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
   http.limits.bodies = BytesOfBodies(options);
-  // A few slow clients leave room for others.
-  http.limits.body = std::min(http.limits.body, http.limits.bodies / 4);
+  http.limits.body = http.limits.bodies / static_cast<std::size_t>(kReaders);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
   }
@@ -98,7 +94,7 @@ class RunningServer::Impl {
        std::function<void(const std::string&)> log, const ProgressFn& progress)
       : options(WithFolders(given, runs_lock)),
         http_options(HttpOptionsOf(options)),
-        workers(kWorkers),
+        workers(kReaders),
         request_log(RequestLogOf(options, workers, log)),
         http(std::in_place, Prepared(log),
              [this](HttpRequest request, HttpReplyPtr reply) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "base/check.h"
@@ -25,14 +24,13 @@ constexpr std::int64_t kWantedSequences = 4;
 constexpr std::int64_t kLeastContext = 4096;
 // Tokens of a question with its state that there is always room for.
 constexpr std::int64_t kLeastQuestion = 1024;
-// Bodies of requests that are coming or read, in memory.
-constexpr std::size_t kMostBodies = std::size_t{32} << 20;
+// Bodies of requests that are coming or read, in memory. A fourth of it (kReaders) holds a text of
+// a million tokens, and each byte is planned as what it may become.
+constexpr std::size_t kMostBodies = std::size_t{16} << 20;
 // A byte of a body becomes so many while it is read: of the JSON, of messages, of what the chat
 // template makes of them, and above all of the tokenizer, which takes the most for one long word.
 // Measured of the tokenizer: up to 44; the others have a copy each.
 constexpr std::size_t kBodyGrowth = 48;
-// Bodies that are read at the same time, with as many values as they may have.
-constexpr std::size_t kReadBodies = 4;
 
 // Of this process, once it has read all of the weights.
 std::size_t LoadedBytes(const LoadedModel& base) {
@@ -45,14 +43,7 @@ class Needs {
  public:
   // adapters: that passes have room for.
   Needs(const LoadedModel& base, const std::vector<ServedModelPtr>& models, Adapters adapters)
-      : base_(base), adapters_(std::move(adapters)) {
-    std::set<const LoraAdapter*> known;
-    for (const ServedModelPtr& model : models) {
-      adapter_bytes_ += OwnTokenizerBytes(*model, *models.front());
-      if (model->adapter == nullptr || !known.insert(model->adapter.get()).second) continue;
-      adapter_bytes_ += model->adapter->bytes();
-    }
-  }
+      : base_(base), adapters_(std::move(adapters)), adapter_bytes_(BytesOfAdapters(models)) {}
 
   std::size_t adapter_bytes() const { return adapter_bytes_; }
   std::size_t loaded() const { return LoadedBytes(base_); }
@@ -80,7 +71,7 @@ class Needs {
 
   const LoadedModel& base_;
   Adapters adapters_;
-  std::size_t adapter_bytes_ = 0;
+  std::size_t adapter_bytes_;
 };
 
 // Bytes for all that comes now, beside the model that is loaded.
@@ -117,13 +108,13 @@ std::size_t LaterAdapters(const ServeOptions& options, std::size_t room) {
 // Bytes of bodies, of the memory of the server.
 std::size_t BodiesIn(std::size_t memory) { return std::min(kMostBodies, memory / 8 / kBodyGrowth); }
 
-// RequestRoom: twice what bodies have.
-std::size_t RoomOfRequests(std::size_t bodies) { return 2 * bodies; }
+// RequestRoom.
+std::size_t RoomOfRequests(std::size_t bodies) { return 4 * bodies; }
 
 // Of requests while they come, are read and wait.
 std::size_t BytesOfRequests(std::size_t bodies) {
   return kBodyGrowth * bodies + RoomOfRequests(bodies) +
-         kReadBodies * static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes);
+         static_cast<std::size_t>(kReaders * kMostBodyValues * kJsonValueBytes);
 }
 
 // A max_memory with which one sequence would fit.

@@ -28,6 +28,9 @@ struct ServePlan {
 // they are read.
 std::size_t RoomBeside(const WeightSizes& weights, std::size_t available);
 
+// Threads that read requests. One body may have as large a part of the bytes of all, so that a few
+// slow clients leave room for others.
+inline constexpr std::int64_t kReaders = 4;
 // Bytes of bodies of requests that may be in memory; before the model is loaded.
 std::size_t BytesOfBodies(const ServeOptions& options);
 

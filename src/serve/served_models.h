@@ -50,13 +50,9 @@ using ServedModelPtr = std::shared_ptr<const ServedModel>;
 // The code of the refusal of an adapter for which there is no room.
 inline constexpr const char* kNoRoom = "insufficient_memory";
 
-// What the tokenizer of an adapter takes beside that of the base. Measured for each token: 260 to
-// 410, and 60 of its TokenTexts.
-inline std::size_t OwnTokenizerBytes(const ServedModel& model, const ServedModel& base) {
-  constexpr std::int64_t kTokenBytes = 512;
-  if (model.tokenizer == base.tokenizer) return 0;
-  return static_cast<std::size_t>(kTokenBytes * model.tokenizer->vocab_size());
-}
+// What adapters take beside the base, the first of the models: values, and tokenizers of their own.
+// What several share counts once.
+std::size_t BytesOfAdapters(const std::vector<ServedModelPtr>& models);
 
 class ServedModels {
  public:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -20,6 +21,14 @@ namespace fs = std::filesystem;
 
 constexpr auto kFiles = std::to_array<const char*>(
     {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"});
+
+bool HasOther(const fs::path& model_dir, const fs::path& adapter_dir, const std::string& name) {
+  std::error_code ignored;
+  const fs::path own = adapter_dir / name;
+  if (!fs::exists(own, ignored)) return false;
+  const fs::path base = model_dir / name;
+  return !fs::exists(base, ignored) || ReadTextFile(own) != ReadTextFile(base);
+}
 
 // "<|tool|> (320), <|end|> (321)", of tokens that the model has not; some of many.
 std::string NewTokens(const Tokenizer& model, const Tokenizer& adapter) {
@@ -81,6 +90,12 @@ void CopyTokenizerFiles(const fs::path& model_dir, const fs::path& adapter_dir,
   }
 }
 
+bool HasOwnTokenizerFiles(const fs::path& model_dir, const fs::path& adapter_dir) {
+  return std::ranges::any_of(TokenizerFileNames(), [&](const std::string& name) {
+    return HasOther(model_dir, adapter_dir, name);
+  });
+}
+
 std::size_t TokenizerFileBytes(const fs::path& model_dir, const fs::path& adapter_dir) {
   std::size_t bytes = 0;
   for (const std::string& name : TokenizerFileNames()) {
@@ -92,16 +107,9 @@ std::size_t TokenizerFileBytes(const fs::path& model_dir, const fs::path& adapte
 }
 
 std::string NoteOtherTokenizer(const fs::path& model_dir, const fs::path& adapter_dir) {
-  if (adapter_dir.empty()) return "";
-  bool differs = false;
+  const auto differs = [&](const char* name) { return HasOther(model_dir, adapter_dir, name); };
+  if (adapter_dir.empty() || std::ranges::none_of(kFiles, differs)) return "";
   std::error_code ignored;
-  for (const char* name : kFiles) {
-    const fs::path own = adapter_dir / name;
-    if (!fs::exists(own, ignored)) continue;
-    const fs::path base = model_dir / name;
-    differs = differs || !fs::exists(base, ignored) || ReadTextFile(own) != ReadTextFile(base);
-  }
-  if (!differs) return "";
   const Tokenizer model = Tokenizer::Load(model_dir);
   const Tokenizer adapter = Tokenizer::Load(model_dir, adapter_dir);
   const bool is_gguf = fs::is_regular_file(model_dir, ignored);

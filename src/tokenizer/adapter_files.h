@@ -24,6 +24,10 @@ void CopyTokenizerFiles(const std::filesystem::path& model_dir,
 // The names of the files that CopyTokenizerFiles writes.
 std::vector<std::string> TokenizerFileNames();
 
+// True where the adapter has one of these files, with another text than the model's.
+bool HasOwnTokenizerFiles(const std::filesystem::path& model_dir,
+                          const std::filesystem::path& adapter_dir);
+
 // The bytes of the files that CopyTokenizerFiles writes, at most.
 std::size_t TokenizerFileBytes(const std::filesystem::path& model_dir,
                                const std::filesystem::path& adapter_dir);

@@ -21,6 +21,8 @@ struct AddedToken {
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
   bool single_word = false;  // counts only where no word character touches it
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 // Finds one set of added tokens in a text: at each place the longest, from left to right.

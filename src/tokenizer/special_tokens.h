@@ -23,6 +23,8 @@ struct TokenRoles {
   std::vector<std::int32_t> all_eos;  // every token that ends a text, ascending
   // Those of sep_token, cls_token and mask_token that are there, for chat templates.
   std::vector<std::pair<std::string, std::int32_t>> others;
+
+  bool operator==(const TokenRoles&) const = default;
 };
 
 // adapter_dir: may be empty; its tokenizer_config.json and special_tokens_map.json take the place

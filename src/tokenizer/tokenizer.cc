@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 
 #include "base/text.h"
 #include "tokenizer/tokenizer_impl.h"
@@ -261,6 +262,16 @@ std::optional<std::int32_t> Tokenizer::IdOf(std::string_view token) const {
 
 bool Tokenizer::IsSpecial(std::int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->special[id];
+}
+
+bool Tokenizer::IsSameAs(const Tokenizer& other) const {
+  const auto parts = [](const Impl& impl) {
+    const TokenizerSpec& spec = impl.spec;
+    return std::tie(impl.rules, spec.pieces, spec.merges, spec.added_tokens, impl.post.before,
+                    impl.post.after, impl.roles, impl.special, spec.chat_templates, spec.normalizer,
+                    spec.pre_tokenizer, spec.scores, spec.token_types);
+  };
+  return parts(*impl_) == parts(*other.impl_);
 }
 
 const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }

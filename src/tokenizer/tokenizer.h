@@ -164,6 +164,10 @@ class Tokenizer {
   std::optional<std::int32_t> IdOf(std::string_view token) const;
   bool IsSpecial(std::int32_t id) const;
 
+  // True where nobody could tell the two apart by what they make of texts and ids, by the roles of
+  // tokens, or by the chat templates, however their files are written.
+  bool IsSameAs(const Tokenizer& other) const;
+
   const TokenizerSpec& spec() const;
 
  private:

@@ -94,6 +94,9 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
   stages_.pre_tokenizer = PreTokenizer::Parse(root["pre_tokenizer"]);
   post = PostProcessor::Parse(root["post_processor"]);
   decoder = TokenDecoder::Parse(root["decoder"]);
+  nlohmann::json rules_of_file = json.rest;
+  for (const char* key : {"added_tokens", "padding", "truncation"}) rules_of_file.erase(key);
+  rules = rules_of_file.dump();
   spec.normalizer = root["normalizer"].Dump();
   spec.pre_tokenizer = root["pre_tokenizer"].Dump();
   spec.add_prefix_space =

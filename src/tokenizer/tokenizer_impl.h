@@ -122,6 +122,8 @@ class Tokenizer::Impl {
   std::optional<std::string_view> DecoderText(std::int32_t id, bool skip_special_tokens) const;
 
   TokenizerSpec spec;
+  // Of tokenizer.json, as JSON text: all but pieces, merges, added tokens, and what is not applied.
+  std::string rules;
   TokenRoles roles;
   PostProcessor post;
   TokenDecoder decoder;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/simd_kernels.h"
 #include "model/checkpoint.h"
 #include "model/golden.h"
 #include "pass/decoder_families.h"
@@ -29,6 +30,10 @@ struct Sizes {
 };
 
 constexpr std::int64_t kPositions = 180;
+
+// Of products in 8 bits, which are those with quantized weights.
+constexpr Precision kInt8 = {DType::kBF16, DType::kF32, FrozenProducts::kInt8Forward};
+const std::vector<Precision> kPrecisions = {Precision{}, Precision{DType::kBF16}, kInt8};
 
 // A decoder with adapters, and requests for them.
 class Requests {
@@ -126,13 +131,12 @@ class Requests {
 
 class EngineTest : public testing::TestWithParam<TestedFamily> {
  protected:
-  static void ExpectSameBits(const DecoderConfig& config, Backend& backend, DType activation,
-                             bool quantize) {
+  static void ExpectSameBits(const DecoderConfig& config, Backend& backend,
+                             const Precision& precision, bool quantize) {
     const RandomWeights weights(config, DType::kF32, 3, quantize);
     LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
-    first.Pack(activation);
+    first.Pack(precision.activation);
     const LoraAdapter second = RandomAdapter(config, 5, DType::kF32, 6);
-    const Precision precision{activation, DType::kF32};
     const Decoder decoder(backend, config, weights.get(), precision, kPositions);
     Requests(decoder, {&first, &second}).ExpectSameBitsInAnyCompany();
   }
@@ -140,11 +144,12 @@ class EngineTest : public testing::TestWithParam<TestedFamily> {
 
 TEST_P(EngineTest, SameBitsInAnyCompany) {
   Context context(2);
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const auto backend = MakeCpuBackend(context, compute);
+  for (const Precision& precision : kPrecisions) {
+    const auto backend = MakeCpuBackend(context, precision);
     for (const bool quantize : {false, true}) {
+      if (!quantize && precision.frozen != FrozenProducts::kFloat) continue;
       SCOPED_TRACE(quantize);
-      ExpectSameBits(GetParam().config, *backend, compute, quantize);
+      ExpectSameBits(GetParam().config, *backend, precision, quantize);
     }
   }
 }
@@ -188,22 +193,25 @@ TEST(Engine, SameBitsWithDora) {
   Requests(decoder, {&first, &second}).ExpectSameBitsInAnyCompany();
 }
 
+// With weights as they are stored or quantized, and as `generate` holds them.
+void ExpectSameBitsOf(const fs::path& model, const Precision& precision,
+                      const std::vector<const LoraAdapter*>& adapters = {}) {
+  const DecoderConfig config = LoadDecoderConfig(model);
+  Context context(2);
+  for (const WeightUse use : {WeightUse::kTraining, WeightUse::kGeneration}) {
+    const auto backend = MakeCpuBackend(context, precision);
+    LoadOptions load;
+    load.use = use;
+    const DecoderWeights weights = LoadWeights(context, *backend, model, config, load);
+    const Decoder decoder(*backend, config, weights, precision, kPositions);
+    Requests(decoder, adapters).ExpectSameBitsInAnyCompany();
+  }
+}
+
 class EngineOfGolden : public testing::TestWithParam<std::string> {
  protected:
-  // With weights as they are stored or quantized, and as `generate` holds them.
   static void ExpectSameBits(const fs::path& model) {
-    const DecoderConfig config = LoadDecoderConfig(model);
-    Context context(2);
-    for (const DType compute : {DType::kF32, DType::kBF16}) {
-      for (const WeightUse use : {WeightUse::kTraining, WeightUse::kGeneration}) {
-        const auto backend = MakeCpuBackend(context, compute);
-        LoadOptions load;
-        load.use = use;
-        const DecoderWeights weights = LoadWeights(context, *backend, model, config, load);
-        const Decoder decoder(*backend, config, weights, {compute, DType::kF32}, kPositions);
-        Requests(decoder, {}).ExpectSameBitsInAnyCompany();
-      }
-    }
+    for (const Precision& precision : kPrecisions) ExpectSameBitsOf(model, precision);
   }
 };
 
@@ -229,6 +237,24 @@ INSTANTIATE_TEST_SUITE_P(All, EngineOfGguf,
                          testing::Values("llama-q4_k_m", "qwen3-iq4_xs", "mixtral-q3_k_m",
                                          "gemma3-q5_k_m", "lfm3-q4_k", "spark2_5-q8_0"),
                          NameOfModel);
+
+class EngineOfKernels : public testing::TestWithParam<SimdKernels> {
+ protected:
+  EngineOfKernels() { SetSimdKernels(GetParam()); }
+  ~EngineOfKernels() override { SetSimdTarget(BestSimdTarget()); }
+};
+
+TEST_P(EngineOfKernels, SameBitsInInt8) {
+  const fs::path model = kGoldenDir / "llama-tiny";
+  const DecoderConfig config = LoadDecoderConfig(model);
+  LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
+  first.Pack(kInt8.activation);
+  const LoraAdapter second = RandomAdapter(config, 5, DType::kF32, 6);
+  ExpectSameBitsOf(model, kInt8, {&first, &second});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineOfKernels, testing::ValuesIn(testing_util::AllSimdKernels()),
+                         [](const auto& test) { return testing_util::NameOf(test.param); });
 
 class EngineRun : public testing::Test {
  protected:

@@ -200,6 +200,44 @@ TEST_F(LoadedModelsTest, ATokenizerOfItsOwnCounts) {
   models_->SetRoom(128, 128, adapter + 512 * models_->base().tokenizer.vocab_size(), 1000);
   models_->Load("other", other.string());
   EXPECT_EQ(models_->Find("other")->adapter, models_->Find("one")->adapter);
+  // One that is the same is no other, however its files are written.
+  const std::filesystem::path same = adapters_.path() / "same";
+  std::filesystem::copy(other, same);
+  Json tokenizer = Json::parse(ReadTextFile(model_.path() / "tokenizer.json"));
+  WriteTextFile(same / "tokenizer.json", FormatJson(tokenizer));
+  models_->Load("same", same.string());
+  EXPECT_EQ(models_->Find("same")->tokenizer, models_->Find("other")->tokenizer);
+  EXPECT_EQ(models_->Find("same")->token_texts, models_->Find("other")->token_texts);
+  std::filesystem::remove(same / "chat_template.jinja");
+  models_->Load("as-base", same.string());
+  EXPECT_EQ(models_->Find("as-base")->tokenizer, models_->Find("")->tokenizer);
+  EXPECT_EQ(BytesOfAdapters(models_->All()),
+            adapter + 512 * models_->base().tokenizer.vocab_size());
+}
+
+// Sizes are those of the heads of files: nothing is read of one that has no place.
+TEST_F(LoadedModelsTest, AnAdapterWithoutRoomIsNotRead) {
+  const std::filesystem::path one = SourceDir() / "tests/golden/llama-tiny/adapter";
+  Load({});
+  models_->Load("one", one.string());
+  const std::size_t bytes = models_->Find("one")->adapter->bytes();
+  const std::filesystem::path damaged = adapters_.path() / "damaged";
+  std::filesystem::copy(one, damaged);
+  std::string weights = ReadTextFile(damaged / "adapter_model.safetensors");
+  weights.replace(weights.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));  // NaN
+  WriteTextFile(damaged / "adapter_model.safetensors", weights);
+  const auto code = [&] {
+    try {
+      models_->Load("damaged", damaged.string());
+    } catch (const ApiError& error) {
+      return error.code + " " + error.message;
+    }
+    return std::string("no error");
+  };
+  models_->SetRoom(128, 128, 2 * bytes - 1, 1000);
+  EXPECT_THAT(code(), testing::StartsWith(kNoRoom));
+  models_->SetRoom(128, 128, 2 * bytes, 1000);
+  EXPECT_THAT(code(), HasSubstr("NaN"));
 }
 
 }  // namespace

@@ -77,6 +77,40 @@ TEST_F(AdapterFilesTest, ReadsTheTokenizerOfTheAdapter) {
   EXPECT_EQ(ReadTextFile(root_ / "copy/tokenizer.json"), other.dump());
 }
 
+// However it is written: what encodes, decodes and renders alike.
+TEST_F(AdapterFilesTest, TokenizersAreComparedByWhatTheyDo) {
+  const fs::path model = root_ / "model";
+  const fs::path adapter = root_ / "adapter";
+  const Tokenizer base = Tokenizer::Load(model);
+  const auto is_same = [&] { return Tokenizer::Load(model, adapter).IsSameAs(base); };
+  EXPECT_FALSE(HasOwnTokenizerFiles(model, adapter));
+  fs::copy(model / "tokenizer.json", adapter / "tokenizer.json");
+  EXPECT_FALSE(HasOwnTokenizerFiles(model, adapter));
+  json same = Small();
+  same["truncation"] = {{"max_length", 5}};
+  WriteTextFile(adapter / "tokenizer.json", same.dump(2));
+  EXPECT_TRUE(HasOwnTokenizerFiles(model, adapter));
+  EXPECT_TRUE(is_same());
+  json other = Small();
+  other["decoder"] = {{"type", "Fuse"}};
+  Write("adapter/tokenizer.json", other);
+  EXPECT_FALSE(is_same());
+  other = Small();
+  other["model"]["merges"] = json::array();
+  Write("adapter/tokenizer.json", other);
+  EXPECT_FALSE(is_same());
+  fs::remove(adapter / "tokenizer.json");
+  for (const json& config : {json{{"eos_token", "a"}}, json{{"eos_token", "b"}, {"pad_token", "a"}},
+                             json{{"eos_token", "b"}, {"add_eos_token", true}},
+                             json{{"eos_token", "b"}, {"chat_template", "other"}}}) {
+    Write("adapter/tokenizer_config.json", config);
+    EXPECT_FALSE(is_same()) << config;
+  }
+  Write("adapter/tokenizer_config.json", {{"eos_token", "b"}, {"padding_side", "left"}});
+  EXPECT_TRUE(HasOwnTokenizerFiles(model, adapter));
+  EXPECT_TRUE(is_same());
+}
+
 TEST_F(AdapterFilesTest, ReadsTheAddedTokensOfTheAdapter) {
   const fs::path model = root_ / "model";
   const fs::path adapter = root_ / "adapter";

@@ -81,13 +81,14 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
                          largest, model->tokenizer->TokenText(static_cast<std::int32_t>(largest)),
                          base_.config.vocab_size));
   }
+  // Shared, since std::function wants to copy. It decodes the prompt, for which the engine shall
+  // not wait.
+  auto answer = std::make_shared<std::unique_ptr<EngineAnswer>>(std::make_unique<EngineAnswer>(
+      std::move(model), std::move(request), std::move(listener), room));
   const std::lock_guard lock(mutex_);
   if (refuses_) throw Stopping();
   if (open_ >= most_answers()) throw Full(open_, "requests");
   const GenerationId id = next_id_++;
-  // Shared, since std::function wants to copy.
-  auto answer = std::make_shared<std::unique_ptr<EngineAnswer>>(std::make_unique<EngineAnswer>(
-      std::move(model), std::move(request), std::move(listener), room));
   posted_.push_back([this, id, answer] { Begin(id, std::move(*answer)); });
   ++open_;
   changed_.notify_all();
@@ -147,7 +148,6 @@ void EngineService::Work() {
       CountDownParts(passes_.RunPart([this](const PartedPasses& passes) { RunPart(passes); }));
     }
     if (!is_idle()) Step();
-    ReleaseAdapters();
     ShowLoad();
   }
   FailAll("the server was stopped");
@@ -202,7 +202,7 @@ void EngineService::Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer)
   const std::shared_ptr<const LoraAdapter>& adapter = answer->model().adapter;
   try {
     MakeEngine();
-    if (adapter != nullptr) adapters_[adapter.get()] = adapter;
+    if (adapter != nullptr) KnowAdapter(adapter);
     const RequestId number = engine_->Submit(answer->TakeRequest());
     answers_.emplace(number, Running{id, std::move(answer)});
   } catch (const std::exception& error) {
@@ -325,16 +325,10 @@ void EngineService::FailAll(const std::string& error) {
   }
 }
 
-void EngineService::ReleaseAdapters() {
-  for (auto at = adapters_.begin(); at != adapters_.end();) {
-    if (at->second.use_count() > 1) {
-      ++at;
-      continue;
-    }
-    // Another adapter may get the same address.
-    if (engine_ != nullptr) engine_->Forget(at->first);
-    at = adapters_.erase(at);
-  }
+void EngineService::KnowAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
+  std::erase_if(adapters_, [](const auto& known) { return known.second.expired(); });
+  const bool is_new = adapters_.try_emplace(adapter.get(), adapter).second;
+  if (is_new) engine_->Forget(adapter.get());
 }
 
 }  // namespace qlora

@@ -99,8 +99,8 @@ class EngineService final : public GenerationService {
   // An answer more has ended; parts more are run, or will never be.
   void CountDown();
   void CountDownParts(std::int64_t parts);
-  // Gives adapters back that nobody serves any more.
-  void ReleaseAdapters();
+  // Has the engine forget what it knows of another adapter that had the address of this one.
+  void KnowAdapter(const std::shared_ptr<const LoraAdapter>& adapter);
   bool is_idle() const { return engine_ == nullptr || engine_->is_idle(); }
   void CountEnd(const EngineAnswer& answer);
 
@@ -115,7 +115,8 @@ class EngineService final : public GenerationService {
   std::unique_ptr<Engine> engine_;
   Answers answers_;
   PassTurns passes_;
-  std::map<const LoraAdapter*, std::shared_ptr<const LoraAdapter>> adapters_;  // engine may know
+  // That the engine may know. Their memory is free as soon as no answer needs them.
+  std::map<const LoraAdapter*, std::weak_ptr<const LoraAdapter>> adapters_;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
@@ -114,6 +115,7 @@ void Connection::BeginHead() {
   is_head_ = is_http_10_ = keeps_alive_ = is_chunked_ = false;
   answer_ = Answer::kNone;
   ping_.clear();
+  largest_piece_ = 0;
   Arm(reader_.IsEmpty() ? limits_.idle_time : limits_.head_time);
 }
 
@@ -278,7 +280,9 @@ void Connection::Begin(std::int64_t request, HttpResponse head) {
 void Connection::Write(std::int64_t request, std::string_view piece) {
   Guard([&] {
     if (!Awaits(request) || answer_ != Answer::kBegun || is_head_) return;
-    if (output_.held() > limits_.unread) return Close();
+    // One piece may be larger: log-probabilities of a prompt.
+    if (output_.held() > limits_.unread + largest_piece_) return Close();
+    largest_piece_ = std::max(largest_piece_, piece.size());
     output_.Add(is_chunked_ ? Chunk(piece) : std::string(piece));
     Flush();
   });

@@ -147,6 +147,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Answer answer_ = Answer::kNone;
   bool is_chunked_ = false;
   std::string ping_;
+  std::size_t largest_piece_ = 0;  // of a body that comes with time
   std::function<void()> gone_;
   OutputQueue output_;
   bool is_sending_ = false;

@@ -52,7 +52,7 @@ void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
   }
   generation.format = has_format ? request.format : ForcedCall(model, request);
   if (prompt.begins_with_thought) generation.format.begins_behind = ThoughtEnd(form);
-  CheckKeepsForm(generation, request.stops_path);
+  CheckKeepsForm(generation);
 }
 
 }  // namespace
@@ -115,16 +115,11 @@ ConversationPrompt AskConversation(const ServedModelPtr& model, const Conversati
   return prompt;
 }
 
-void CheckKeepsForm(const GenerationRequest& generation, const std::string& stops_path) {
+void CheckKeepsForm(const GenerationRequest& generation) {
   if (generation.format.grammar == nullptr) return;
   if (generation.ignore_eos) RefuseField("ignore_eos", "an answer with a form ends with the form");
   if (generation.min_tokens > 0) {
     RefuseField("min_tokens", "an answer with a form ends with the form");
-  }
-  if (!generation.stops.empty()) {
-    RefuseField(stops_path,
-                "an answer with a form ends with the form, which a stop text would cut; leave it "
-                "out");
   }
   for (const auto& [token, bias] : generation.logit_bias) {
     if (!std::isinf(bias)) continue;

@@ -39,7 +39,6 @@ struct ConversationRequest {
   AnswerGrammar format = {};   // of the answer
   ToolChoice choice = {};      // of these tools
   bool reads_calls = false;    // there are tools, and the answer may call them
-  std::string stops_path = "stop";
   std::string tools_path = "tools";
   std::string schema_path = "function.parameters";  // of a tool, within it
 };

@@ -153,7 +153,6 @@ void RefuseOthers(const RequestFields& body) {
 ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedModel& model) {
   RefuseOthers(body);
   ConversationRequest request;
-  request.stops_path = "stop_sequences";
   request.schema_path = "input_schema";
   if (body.Has("system")) {
     const std::string system = TextOf(body, "system");

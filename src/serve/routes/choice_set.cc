@@ -8,8 +8,15 @@
 #include "base/printable.h"
 #include "serve/request_fields.h"
 #include "serve/routes/routes.h"
+#include "serve/served_models.h"
 
 namespace qlora {
+namespace {
+
+// A token of a prompt that waits: as it was read, and twice within the engine.
+constexpr std::size_t kPromptTokenBytes = 3 * sizeof(std::int32_t);
+
+}  // namespace
 
 OrderedJson UsageJson(const AnswerUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
@@ -32,6 +39,10 @@ const char* FinishReason(StopReason reason) {
 }
 
 void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
+  std::size_t tokens = 0;
+  for (const GenerationRequest& request : requests) tokens += request.prompt.size();
+  prompts_.emplace(requests.front().model->room);
+  prompts_->Add(kPromptTokenBytes * tokens, "", "ask for fewer answers, or shorten the prompt");
   {
     // What comes meanwhile waits for Begin.
     const std::lock_guard lock(mutex_);

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "io/json_fwd.h"
 #include "serve/api_error.h"
 #include "serve/generation_service.h"
 #include "serve/http_server.h"
+#include "serve/request_room.h"
 #include "serve/server.h"
 
 namespace qlora {
@@ -39,7 +41,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   ChoiceSet& operator=(const ChoiceSet&) = delete;
 
   // Submits all requests, `choices` of each prompt in turn. They end when the client is gone.
-  // Errors: as Submit; then none is written, and nothing was sent.
+  // Errors: as Submit, and as HeldBytes; then none is written, and nothing was sent.
   void Start(std::vector<GenerationRequest> requests, std::int64_t choices);
 
  protected:
@@ -66,6 +68,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
 
   Server& server_;
   HttpReplyPtr reply_;
+  std::optional<HeldBytes> prompts_;
   std::mutex mutex_;
   std::vector<GenerationId> ids_;
   std::int64_t choices_ = 1;

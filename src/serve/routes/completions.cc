@@ -111,7 +111,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   generation.model = request.model;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
-  CheckKeepsForm(generation, "stop");
+  CheckKeepsForm(generation);
   const auto older = body.Integer("max_tokens", 1);
   generation.options.max_new_tokens =
       body.Integer("max_completion_tokens", 1).value_or(older.value_or(kUnsetTokens));

@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "inference/model_decisions.h"
 #include "io/json.h"
+#include "qlora/error.h"
+#include "serve/api_error.h"
 #include "serve/request_fields.h"
 #include "serve/request_room.h"
 #include "serve/routes/routes.h"
@@ -17,12 +21,9 @@ namespace {
 
 enum class Wire { kSystemOne, kDecisions };
 
-// Errors: ApiError 400 for questions of the other form, and for what would be streamed.
+// Errors: ApiError 400 that names the field, also for questions of the other form.
 DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   const RequestFields fields(body);
-  if (fields.Bool("stream").value_or(false)) {
-    fields.Refuse("stream", "decisions are not streamed; leave it out");
-  }
   const OrderedJson* questions = fields.Find("questions");
   const bool fits = questions != nullptr &&
                     (wire == Wire::kSystemOne ? questions->is_object() : questions->is_array());
@@ -33,7 +34,14 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   if (std::ssize(*questions) > kMostQuestions) {
     fields.Refuse("questions", fmt::format("expected at most {}", kMostQuestions));
   }
-  return ReadDecisionRequest(body);
+  try {
+    return ReadDecisionRequest(body);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    // Its messages begin with the field.
+    const std::string_view text = error.what();
+    throw ApiError(400, error.what(), std::string(text.substr(0, text.find(": "))));
+  }
 }
 
 // Lays the questions out. Errors: ApiError, and those of RequestedDecisions.

@@ -71,12 +71,13 @@ void AddJobRoutes(RouteTable& table, Server& server) {
   add("POST", "/resume", Resume);
   add("GET", "/events", Events);
   add("GET", "/checkpoints", Checkpoints);
-  table.Add("DELETE", "/v1/models/{id}",
-            [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-              const std::string& id = request.values.at("id");
-              OnDisk([&] { JobsOf(server).RemoveModel(id); });
-              SendJson(*reply, {{"id", id}, {"object", "model"}, {"deleted", true}});
-            });
+  // Other models may be loaded in its place.
+  table.AddSlow("DELETE", "/v1/models/{id}", [&server](const HttpRequest& request) {
+    const std::string& id = request.values.at("id");
+    OnDisk([&] { JobsOf(server).RemoveModel(id); });
+    const OrderedJson deleted = {{"id", id}, {"object", "model"}, {"deleted", true}};
+    return HttpResponse{.body = FormatJson(deleted)};
+  });
 }
 
 }  // namespace qlora

@@ -1,9 +1,7 @@
 // The list of models, and adapters that come and go.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -55,7 +53,7 @@ void CheckLoadsAdapters(const Server& server, const HttpRequest& request) {
       404, fmt::format("{} needs a server that was started with --adapter_dir", request.path));
 }
 
-void LoadAdapter(Server& server, const HttpRequest& http, HttpReply& reply) {
+HttpResponse LoadAdapter(Server& server, const HttpRequest& http) {
   CheckLoadsAdapters(server, http);
   const OrderedJson json = ParseBody(http);
   const RequestFields body(json);
@@ -65,8 +63,8 @@ void LoadAdapter(Server& server, const HttpRequest& http, HttpReply& reply) {
                 "expected 1 to 64 letters, digits, '.', '_' and '-', a letter or digit first");
   }
   server.models.Load(name, FolderBeneath(server.options.adapter_dir, body.NeedText("lora_path")));
-  reply.Send({.type = "text/plain; charset=utf-8",
-              .body = fmt::format("Success: LoRA adapter '{}' added successfully.", name)});
+  return {.type = "text/plain; charset=utf-8",
+          .body = fmt::format("Success: LoRA adapter '{}' added successfully.", name)};
 }
 
 void UnloadAdapter(Server& server, const HttpRequest& http, HttpReply& reply) {
@@ -90,16 +88,8 @@ void AddModelRoutes(RouteTable& table, Server& server) {
             [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
               SendJson(*reply, ModelJson(*server.models.Find(http.values.at("id"))));
             });
-  // Each waits for the engine, and workers are few.
-  const auto is_loading = std::make_shared<std::atomic<bool>>(false);
-  table.Add("POST", "/v1/load_lora_adapter",
-            [&server, is_loading](const HttpRequest& http, const HttpReplyPtr& reply) {
-              if (is_loading->exchange(true)) {
-                throw ApiError(429, "another adapter is being loaded; try again later");
-              }
-              const std::shared_ptr<void> end(nullptr, [&](void*) { *is_loading = false; });
-              LoadAdapter(server, http, *reply);
-            });
+  table.AddSlow("POST", "/v1/load_lora_adapter",
+                [&server](const HttpRequest& http) { return LoadAdapter(server, http); });
   table.Add("POST", "/v1/unload_lora_adapter",
             [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
               UnloadAdapter(server, http, *reply);

@@ -11,6 +11,8 @@
 
 #include "io/json.h"
 #include "serve/http/event_stream.h"
+#include "serve/request_fields.h"
+#include "serve/request_room.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/response_request.h"
 #include "serve/requests/sampling_fields.h"
@@ -69,12 +71,14 @@ OrderedJson NewResponse(const std::string& id, const std::string& model, const R
 class ResponseAnswer final : public PartedAnswer {
  public:
   ResponseAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
-                 OrderedJson response, bool streams, std::shared_ptr<const Tokenizer> tokenizer)
+                 OrderedJson response, bool streams, ServedModelPtr model)
       : PartedAnswer(server, std::move(reply), std::move(parts)),
         id_(std::move(id)),
         response_(std::move(response)),
         streams_(streams),
-        tokenizer_(std::move(tokenizer)) {}
+        model_(std::move(model)) {
+    held_.Add(BytesOfJson(response_), "", "shorten tools, instructions and metadata");
+  }
 
  protected:
   void Begin() override {
@@ -125,7 +129,7 @@ class ResponseAnswer final : public PartedAnswer {
     if (is_cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     // Thoughts have no tokens of their own where they leave; their text has.
     const std::int64_t thought_tokens =
-        thought_.empty() ? 0 : std::ssize(tokenizer_->Encode(thought_, false));
+        thought_.empty() ? 0 : std::ssize(model_->tokenizer->Encode(thought_, false));
     response_["usage"] = {
         {"input_tokens", end.prompt_tokens},
         {"input_tokens_details", {{"cached_tokens", end.cached_tokens}, {"cache_write_tokens", 0}}},
@@ -236,7 +240,8 @@ class ResponseAnswer final : public PartedAnswer {
   const std::string id_;
   OrderedJson response_;
   const bool streams_;
-  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const ServedModelPtr model_;
+  HeldBytes held_{model_->room};
   std::optional<EventStream> stream_;
   std::int64_t sequence_ = 0;
   OrderedJson item_;  // that is being written, or null
@@ -262,8 +267,8 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   OrderedJson response = NewResponse(http.id, model->name, body, generation);
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  const auto answer = std::make_shared<ResponseAnswer>(
-      server, reply, std::move(parts), http.id, std::move(response), streams, model->tokenizer);
+  const auto answer = std::make_shared<ResponseAnswer>(server, reply, std::move(parts), http.id,
+                                                       std::move(response), streams, model);
   if (server.request_log != nullptr) answer->KeepAs("resp_" + http.id, QuestionOf(request));
   answer->Start(std::move(requests), 1);
 }

@@ -137,11 +137,24 @@ class CountedReply final : public HttpReply {
 }  // namespace
 
 void RouteTable::Add(std::string method, std::string path, Route route) {
-  entries_.push_back({std::move(method), std::move(path), std::move(route), false});
+  entries_.push_back({std::move(method), std::move(path), std::move(route), Pace::kUsual});
 }
 
 void RouteTable::AddQuick(std::string method, std::string path, Route route) {
-  entries_.push_back({std::move(method), std::move(path), std::move(route), true});
+  entries_.push_back({std::move(method), std::move(path), std::move(route), Pace::kQuick});
+}
+
+void RouteTable::AddSlow(std::string method, std::string path,
+                         std::function<HttpResponse(const HttpRequest& request)> work) {
+  const auto run = [this, work = std::move(work)](const HttpRequest& request) {
+    const std::shared_ptr<void> end(nullptr, [this](void*) { has_slow_work_ = false; });
+    return work(request);
+  };
+  // Who has the answer may ask for more at once.
+  Route route = [run](const HttpRequest& request, const HttpReplyPtr& reply) {
+    reply->Send(run(request));
+  };
+  entries_.push_back({std::move(method), std::move(path), std::move(route), Pace::kSlow});
 }
 
 void RouteTable::Handle(HttpRequest request, HttpReplyPtr reply) const {
@@ -156,7 +169,12 @@ void RouteTable::Handle(HttpRequest request, HttpReplyPtr reply) const {
     }
     request.values = std::move(*values);
     reply = std::make_shared<CountedReply>(std::move(reply), server_, request, entry.path);
-    if (entry.is_quick) return Run(entry, std::move(request), std::move(reply));
+    if (entry.pace == Pace::kQuick) return Run(entry, request, std::move(reply));
+    if (entry.pace == Pace::kSlow && has_slow_work_.exchange(true)) {
+      return reply->Send(ErrorResponse(
+          request, ApiError(429, "models are being loaded or taken away; try again later", "",
+                            "models_busy")));
+    }
     server_.workers.Run([this, &entry, request = std::move(request), reply = std::move(reply)] {
       Run(entry, request, reply);
     });

@@ -2,6 +2,8 @@
 #ifndef QLORA_SERVE_ROUTES_ROUTES_H_
 #define QLORA_SERVE_ROUTES_ROUTES_H_
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -27,16 +29,21 @@ class RouteTable {
   void Add(std::string method, std::string path, Route route);
   // Answers on the thread of the caller, whatever the workers do; the route must not wait.
   void AddQuick(std::string method, std::string path, Route route);
+  // Answers with what `work` returns, on a worker, one request of all such routes at a time; others
+  // are 429 meanwhile. For work that waits for the engine, the disk or other work: workers are few.
+  void AddSlow(std::string method, std::string path,
+               std::function<HttpResponse(const HttpRequest& request)> work);
 
   // Answers a request: with the route of its path, else with an error. HEAD is answered as GET is.
   void Handle(HttpRequest request, HttpReplyPtr reply) const;
 
  private:
+  enum class Pace : std::uint8_t { kQuick, kUsual, kSlow };
   struct Entry {
     std::string method;
     std::string path;
     Route route;
-    bool is_quick;
+    Pace pace;
   };
 
   void Run(const Entry& entry, const HttpRequest& request, HttpReplyPtr reply) const;
@@ -44,6 +51,7 @@ class RouteTable {
 
   Server& server_;
   std::vector<Entry> entries_;
+  mutable std::atomic<bool> has_slow_work_ = false;  // that runs, or waits for a worker
 };
 
 // The answer for an error, in the form that clients of the path expect.

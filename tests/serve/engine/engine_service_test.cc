@@ -116,6 +116,20 @@ TEST_F(EngineServiceTest, AnswersOfAForm) {
   }
 }
 
+TEST_F(EngineServiceTest, AStopTextCutsAnAnswerOfAForm) {
+  const ServedModelPtr model = models_->Find("");
+  GenerationRequest request = Request("a", 50);
+  const OrderedJson schema = {{"enum", {"one, two"}}};
+  request.format = {
+      .grammar = std::make_shared<const ByteGrammar>(JsonSchemaGrammar(schema, "schema")),
+      .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary)};
+  EXPECT_EQ(Write(request).text, "\"one, two\"");
+  request.stops = {", t"};
+  const Told told = Write(request);
+  EXPECT_EQ(told.text, "\"one");
+  EXPECT_EQ(told.end.reason, StopReason::kStopText);
+}
+
 // A tokenizer may have tokens that the model has not. The request that has one ends alone.
 TEST_F(EngineServiceTest, APromptWithATokenThatTheModelLacks) {
   std::future<Told> other = Begin(Request("Once upon a time", 20));
@@ -296,7 +310,10 @@ TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
     return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
   };
   EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
-  EXPECT_EQ(requests(kBody), requests(0) + 50 * kBody);
+  EXPECT_EQ(requests(kBody), requests(0) + 52 * kBody);
+  // However large the machine is.
+  options_.max_memory = "1TiB";
+  EXPECT_LT(requests(0) + 52 * BytesOfBodies(options_), std::size_t{1} << 30);
 }
 
 class LaterAdapterTest : public EngineServiceTest {
@@ -331,6 +348,16 @@ TEST_F(LaterAdapterTest, AdaptersComeAndGo) {
   models_->Load("again", TinyAdapter());
   EXPECT_EQ(Write(Request("Once upon", 8, "again")).logprobs(), late.logprobs());
   EXPECT_EQ(Write(Request("Once upon", 8)).logprobs(), base.logprobs());
+}
+
+// Nothing else needs to be asked first.
+TEST_F(LaterAdapterTest, AnUnloadedAdapterTakesNoMemory) {
+  models_->Load("late", TinyAdapter());
+  EXPECT_EQ(Write(Request("Once upon", 8, "late")).end.error, "");
+  EXPECT_TRUE(service_->WaitUntilIdle(std::chrono::minutes(1)));
+  const std::weak_ptr<const LoraAdapter> adapter = models_->Find("late")->adapter;
+  models_->Unload("late");
+  EXPECT_TRUE(adapter.expired());
 }
 
 }  // namespace

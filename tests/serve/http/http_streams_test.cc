@@ -130,6 +130,22 @@ TEST_F(HttpServerTest, AClientThatDoesNotReadItsStreamIsDropped) {
   EXPECT_EQ(server.open_requests(), 0);
 }
 
+// Who reads such a piece takes it in its time.
+TEST_F(HttpServerTest, APieceMayBeLargerThanWhatIsHeld) {
+  constexpr std::size_t kPiece = std::size_t{32} << 20;
+  const HttpServer server(OnAnyPort({.unread = 1 << 16}), handler());
+  TestClient client(server.port());
+  client.Ask("GET", "/wait");
+  const HttpReplyPtr reply = waiting.Next().reply;
+  reply->Begin({});
+  reply->Write(std::string(kPiece, 'x'));
+  for (int i = 0; i < 3; ++i) reply->Write("y");
+  reply->End();
+  const HttpAnswer answer = client.Read();
+  EXPECT_EQ(answer.body.size(), kPiece + 3);
+  EXPECT_TRUE(answer.body.ends_with("xyyy"));
+}
+
 TEST_F(HttpServerTest, AClientThatTakesNothingIsDroppedInTime) {
   const auto large = std::make_shared<const std::string>(std::size_t{64} << 20, 'x');
   const HttpServer server(

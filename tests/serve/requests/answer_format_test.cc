@@ -77,7 +77,8 @@ TEST_F(AnswerFormatTest, EachInterfaceHasItsName) {
   }
 }
 
-// What would end an answer before its form, or leave no token to go on with.
+// What keeps an answer from ending with its form, or leaves no token to go on with. A stop text
+// cuts it, as elsewhere.
 TEST_F(AnswerFormatTest, WhatWouldBreakTheFormIsRefused) {
   for (const Interface& of : Interfaces()) {
     Json form = {{"type", "json_object"}};
@@ -85,10 +86,8 @@ TEST_F(AnswerFormatTest, WhatWouldBreakTheFormIsRefused) {
     if (const std::size_t dot = of.own.find('.'); dot != std::string::npos) {
       fields = {{of.own.substr(0, dot), {{of.own.substr(dot + 1), form}}}};
     }
-    const std::string stop = of.path == "/v1/messages" ? "stop_sequences" : "stop";
     for (const auto& [name, value] : std::vector<std::pair<std::string, Json>>{
-             {stop, {"\"}]"}}, {"logit_bias", {{"5", -100}}}}) {
-      if (of.path == "/v1/responses" && name == stop) continue;  // which has none
+             {"min_tokens", 2}, {"ignore_eos", true}, {"logit_bias", {{"5", -100}}}}) {
       Json both = fields;
       both[name] = value;
       const auto reply = With(of, both);
@@ -98,8 +97,13 @@ TEST_F(AnswerFormatTest, WhatWouldBreakTheFormIsRefused) {
     }
     // What forbids no token goes together with a form.
     fields["logit_bias"] = {{"5", -99}, {"6", 100}};
-    if (of.path != "/v1/responses") fields[stop] = {""};
     EXPECT_EQ(With(of, fields)->response.status, 200) << of.path;
+    if (of.path == "/v1/responses") continue;  // which has no stop texts
+    fields[of.path == "/v1/messages" ? "stop_sequences" : "stop"] = {"\"}]"};
+    EXPECT_EQ(With(of, fields)->response.status, 200) << of.path;
+    ASSERT_EQ(service_.requests.size(), 1u);
+    EXPECT_EQ(service_.requests[0].stops.size(), 1u);
+    EXPECT_NE(service_.requests[0].format.grammar, nullptr);
   }
 }
 

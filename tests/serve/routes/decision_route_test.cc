@@ -105,10 +105,16 @@ TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
             "questions[0].instructions"},
            {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
              "instructions": "x"}]})",
+            "stream: "},
+           {"/v1/systemone", R"({"stream": true, "state": "x", "questions": {"a": {"type": "noul",
+             "instructions": "x"}}})",
             "stream: "}}) {
     const auto reply = Post(path, body);
     EXPECT_EQ(reply->response.status, 400) << body;
-    EXPECT_THAT(ErrorOf(*reply)["message"].get<std::string>(), HasSubstr(message));
+    const Json error = ErrorOf(*reply);
+    const std::string text = error["message"];
+    EXPECT_THAT(text, HasSubstr(message));
+    EXPECT_EQ(error["param"], text.substr(0, text.find(": ")));
   }
   EXPECT_EQ(Post("/v1/systemone", R"({"model": "other", "state": "x", "questions": {"a":
       {"type": "noul", "instructions": "x"}}})")
