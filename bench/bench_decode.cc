@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "backend/backend_factory.h"
 #include "bench/bench_limits.h"
@@ -53,10 +54,11 @@ struct DecodeSeconds {
 // those that begin alike are read once.
 EngineRequest RequestOf(const DecodeBenchOptions& options, std::int64_t sequence,
                         std::int64_t vocab_size, const Adapters& adapters) {
-  EngineRequest request;
+  std::vector<std::int32_t> ids;
   for (std::int64_t n = 0; n < options.prompt_tokens; ++n) {
-    request.prompt.push_back(static_cast<std::int32_t>((sequence + 1 + n) % vocab_size));
+    ids.push_back(static_cast<std::int32_t>((sequence + 1 + n) % vocab_size));
   }
+  EngineRequest request{.prompt = std::move(ids)};
   if (!adapters.empty()) request.adapter = adapters[sequence % std::ssize(adapters)];
   // The first token comes with the prompt. Each is the likeliest one.
   request.options.max_new_tokens = options.new_tokens + 1;

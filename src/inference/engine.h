@@ -29,9 +29,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "inference/sampler.h"
@@ -47,14 +49,42 @@ inline constexpr std::int64_t kShortPromptPrepacked = 64;
 // More rows of prompts in a pass are no faster: CPUs decode weights once for as many.
 inline constexpr std::int64_t kMostPromptRows = 1024;
 
+// The tokens of a prompt, which all answers to it share.
+class PromptTokens {
+ public:
+  using value_type = std::int32_t;
+  using const_iterator = std::vector<std::int32_t>::const_iterator;
+
+  PromptTokens() : PromptTokens(std::vector<std::int32_t>()) {}
+  PromptTokens(std::vector<std::int32_t> ids)
+      : ids_(std::make_shared<const std::vector<std::int32_t>>(std::move(ids))) {}
+  PromptTokens(std::initializer_list<std::int32_t> ids)
+      : PromptTokens(std::vector<std::int32_t>(ids)) {}
+
+  operator const std::vector<std::int32_t>&() const { return *ids_; }
+  std::size_t size() const { return ids_->size(); }
+  bool empty() const { return ids_->empty(); }
+  std::int32_t front() const { return ids_->front(); }
+  const_iterator begin() const { return ids_->begin(); }
+  const_iterator end() const { return ids_->end(); }
+  bool IsSharedWith(const PromptTokens& other) const { return ids_ == other.ids_; }
+  friend bool operator==(const PromptTokens& a, const PromptTokens& b) {
+    return *a.ids_ == *b.ids_;
+  }
+
+ private:
+  std::shared_ptr<const std::vector<std::int32_t>> ids_;
+};
+
 struct EngineRequest {
-  std::vector<std::int32_t> prompt = {};  // at least one token
-  const LoraAdapter* adapter = nullptr;   // null: the base alone
-  GenerateOptions options = {};           // max_new_tokens, and what a Sampler reads
-  std::vector<std::int32_t> ends = {};    // tokens that end the answer, and belong to it
+  PromptTokens prompt = {};              // at least one token
+  const LoraAdapter* adapter = nullptr;  // null: the base alone
+  GenerateOptions options = {};          // max_new_tokens, and what a Sampler reads
+  std::vector<std::int32_t> ends = {};   // tokens that end the answer, and belong to it
   // Log-probabilities of chosen tokens, and of so many of the likeliest ones beside them.
   std::optional<std::int64_t> top_logprobs = {};
-  // Log-probabilities of the prompt's tokens, too, which is then read whole.
+  // Log-probabilities of the prompt's tokens, too, which is then read whole; once for those that
+  // share it.
   bool wants_prompt_logprobs = false;
   bool keeps_prompt = true;  // false: it is read whole, and kept for no other
   // Changes the logits (V) of the next token before it is chosen, given the answer so far; may be
@@ -80,9 +110,10 @@ struct EngineToken {
   double logprob = 0;                  // where it is wanted
   std::vector<TokenLogprob> top = {};  // the likeliest first; equal ones in the order of ids
   std::int64_t cached = 0;  // of the first token: tokens of the prompt that were not read again
-  std::vector<ScoredToken> prompt = {};  // of the first token: where wanted, those after the first
-  bool is_end = false;                   // one of the ends
-  bool is_last = false;                  // the request is done, and its slot free
+  // Of the first token: where wanted, those of the prompt after the first.
+  std::shared_ptr<const std::vector<ScoredToken>> prompt = {};
+  bool is_end = false;   // one of the ends
+  bool is_last = false;  // the request is done, and its slot free
 };
 
 class Engine {
@@ -130,6 +161,7 @@ class Engine {
 
   void Admit();
   bool Place(Sequence& sequence);
+  bool IsScored(const EngineRequest& request) const;
   std::int64_t SharedRows(const KeptPrompt& kept, const EngineRequest& request) const;
   std::int64_t SharedLater(const EngineRequest& request) const;
   static void SortByAdapter(std::vector<Part>& parts);
@@ -137,6 +169,7 @@ class Engine {
   void ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens);
   void Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens);
   void Score(Sequence& sequence, std::int64_t at, std::span<const float> logits);
+  void ShareScores(const Sequence& sequence);
   EngineToken Choose(Sequence& sequence, std::span<const float> logits);
   void Release(Sequence& sequence);
 

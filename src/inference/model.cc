@@ -77,13 +77,13 @@ class Model::Impl {
 
  private:
   EngineRequest RequestFor(const PromptText& prompt, const GenerateOptions& options) const {
-    EngineRequest request{.prompt = EncodePrompt(model_.tokenizer, prompt),
+    std::vector<std::int32_t> ids = EncodePrompt(model_.tokenizer, prompt);
+    if (ids.empty() && model_.tokenizer.bos_id()) ids = {*model_.tokenizer.bos_id()};
+    CheckPrompt(ids, options);
+    EngineRequest request{.prompt = ids,
                           .adapter = model_.AdapterFor(false),
                           .options = options,
                           .ends = model_.prompts.ends()};
-    std::vector<std::int32_t>& ids = request.prompt;
-    if (ids.empty() && model_.tokenizer.bos_id()) ids = {*model_.tokenizer.bos_id()};
-    CheckPrompt(ids, options);
     // Prompt and answer have at most the positions of the model.
     const std::int64_t room = model_.config.max_position_embeddings - std::ssize(ids);
     request.options.max_new_tokens = std::min(options.max_new_tokens, room);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "inference/engine.h"
 #include "inference/loaded_model.h"
 #include "qlora/model.h"
 
@@ -27,30 +28,6 @@ struct AnswerGrammar {
   std::shared_ptr<const TokenTexts> texts = {};  // of the model's tokens
   std::string path = {};                         // of the field that asks for it
   std::string begins_behind = {};  // the text that ends what stands before: a thought; "": nothing
-};
-
-// The tokens of a prompt, which all answers to it share.
-class PromptTokens {
- public:
-  using value_type = std::int32_t;
-  using const_iterator = std::vector<std::int32_t>::const_iterator;
-
-  PromptTokens() : PromptTokens(std::vector<std::int32_t>()) {}
-  PromptTokens(std::vector<std::int32_t> ids)
-      : ids_(std::make_shared<const std::vector<std::int32_t>>(std::move(ids))) {}
-
-  operator const std::vector<std::int32_t>&() const { return *ids_; }
-  std::size_t size() const { return ids_->size(); }
-  bool empty() const { return ids_->empty(); }
-  std::int32_t front() const { return ids_->front(); }
-  const_iterator begin() const { return ids_->begin(); }
-  const_iterator end() const { return ids_->end(); }
-  friend bool operator==(const PromptTokens& a, const PromptTokens& b) {
-    return *a.ids_ == *b.ids_;
-  }
-
- private:
-  std::shared_ptr<const std::vector<std::int32_t>> ids_;
 };
 
 // What chat completions, completions, responses and messages ask for, once their fields are read.

@@ -35,6 +35,11 @@ constexpr std::int64_t kPositions = 180;
 constexpr Precision kInt8 = {DType::kBF16, DType::kF32, FrozenProducts::kInt8Forward};
 const std::vector<Precision> kPrecisions = {Precision{}, Precision{DType::kBF16}, kInt8};
 
+// Of the prompt.
+std::vector<ScoredToken> ScoresOf(const EngineToken& token) {
+  return token.prompt == nullptr ? std::vector<ScoredToken>() : *token.prompt;
+}
+
 // A decoder with adapters, and requests for them.
 class Requests {
  public:
@@ -43,12 +48,14 @@ class Requests {
     const auto vocab = static_cast<std::uint64_t>(decoder.config().vocab_size);
     const std::vector<std::int64_t> lengths = {1, 150, 7, 23, 67, 5};
     for (std::size_t r = 0; r < lengths.size(); ++r) {
-      EngineRequest& request = all_.emplace_back();
+      std::vector<std::int32_t> prompt;
       for (std::int64_t n = 0; n < lengths[r]; ++n) {
         const RandomKey key = MakeKey(5, RandomPlace::kTest, r);
-        request.prompt.push_back(
+        prompt.push_back(
             static_cast<std::int32_t>(RandomBelow(key, static_cast<std::uint64_t>(n), vocab)));
       }
+      EngineRequest& request = all_.emplace_back();
+      request.prompt = std::move(prompt);
       // The base, then each adapter, in turn.
       const std::size_t which = r % (adapters_.size() + 1);
       request.adapter = which == 0 ? nullptr : adapters_[which - 1];
@@ -78,7 +85,7 @@ class Requests {
       while (!engine.is_idle()) {
         for (const EngineToken& token : engine.Step(sizes.prompt_rows)) {
           Line& line = lines[token.request];
-          for (const ScoredToken& scored : token.prompt) {
+          for (const ScoredToken& scored : ScoresOf(token)) {
             line.push_back({scored.token});
             line.back().insert(line.back().end(), scored.top.begin(), scored.top.end());
           }
@@ -114,8 +121,10 @@ class Requests {
     std::vector<EngineRequest> several = all_;
     std::vector<Line> expected = alone;
     several.push_back(all_[4]);
-    several.back().prompt.resize(33);
-    several.back().prompt.back() = 1;
+    std::vector<std::int32_t> prompt = all_[4].prompt;
+    prompt.resize(33);
+    prompt.back() = 1;
+    several.back().prompt = std::move(prompt);
     expected.push_back(Write({several.back()}, {}).front());
     for (std::size_t r = 0; r < several.size(); ++r) expected.push_back(expected[r]);
     for (const std::int64_t slots : {1, 3, 7}) {
@@ -325,7 +334,7 @@ TEST_F(EngineRun, APromptKeepsNobodyWaiting) {
   request.options.max_new_tokens = 20;
   const RequestId first = engine_.Submit(request);
   engine_.Step();
-  request.prompt.assign(40, 2);
+  request.prompt = std::vector<std::int32_t>(40, 2);
   const RequestId second = engine_.Submit(request);
   for (int step = 0; step < 4; ++step) {  // 40 tokens, 8 rows at a time
     const std::vector<EngineToken> tokens = engine_.Step();
@@ -340,7 +349,7 @@ TEST_F(EngineRun, PromptsOfTheBaseAndOfAnAdapterShareAPass) {
   EvalMemory passes(decoder_, {&adapter_}, memory);
   Engine engine(decoder_, passes, pool_.pool(), 20);
   EngineRequest request;
-  request.prompt.assign(10, 2);
+  request.prompt = std::vector<std::int32_t>(10, 2);
   request.options.max_new_tokens = 1;
   engine.Submit(request);
   request.adapter = &adapter_;
@@ -350,15 +359,16 @@ TEST_F(EngineRun, PromptsOfTheBaseAndOfAnAdapterShareAPass) {
 
 TEST_F(EngineRun, AShortPromptGoesBeforeALongOneButNotForever) {
   EngineRequest request;
-  request.prompt.assign(100, 2);
+  request.prompt = std::vector<std::int32_t>(100, 2);
   request.options.max_new_tokens = 1;
   const RequestId large = engine_.Submit(request);
   engine_.Step();
-  request.prompt.assign(9, 3);
+  std::vector<std::int32_t> small(9, 3);
   std::vector<RequestId> done;
   for (int step = 0; step < 80 && std::ranges::find(done, large) == done.end(); ++step) {
     if (engine_.running() == 1) {
-      request.prompt[0] = step % 20;
+      small[0] = step % 20;
+      request.prompt = small;
       engine_.Submit(request);
     }
     for (const EngineToken& token : engine_.Step()) done.push_back(token.request);
@@ -370,8 +380,9 @@ TEST_F(EngineRun, AShortPromptGoesBeforeALongOneButNotForever) {
 
 // Of a prompt that begins like another one of the same adapter, the rest is read.
 TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
-  EngineRequest request;
-  for (std::int32_t n = 0; n < 30; ++n) request.prompt.push_back(n % 7 + n / 7);
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t n = 0; n < 30; ++n) prompt.push_back(n % 7 + n / 7);
+  EngineRequest request{.prompt = prompt};
   request.options.max_new_tokens = 3;
   const auto cached = [&](const EngineRequest& next) {
     engine_.Submit(next);
@@ -390,9 +401,11 @@ TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
   EXPECT_EQ(cached(request), 0);  // both slots had those that are not kept
   EXPECT_EQ(cached(request), 29);
   EngineRequest other = request;
-  other.prompt[20] = 9;
+  prompt[20] = 9;
+  other.prompt = prompt;
   EXPECT_EQ(cached(other), 20);
-  other.prompt.resize(kShortPrompt);
+  prompt.resize(kShortPrompt);
+  other.prompt = prompt;
   EXPECT_EQ(cached(other), 0);
   request.adapter = &adapter_;
   EXPECT_EQ(cached(request), 0);
@@ -406,8 +419,9 @@ TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
 
 // What a token of the prompt has is what a request for the tokens before it would find.
 TEST_F(EngineRun, APromptHasTheLogprobsOfItsTokens) {
-  EngineRequest request;
-  for (std::int32_t n = 0; n < 20; ++n) request.prompt.push_back(n * n % 11);
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t n = 0; n < 20; ++n) prompt.push_back(n * n % 11);
+  EngineRequest request{.prompt = prompt};
   request.options.max_new_tokens = 1;
   request.top_logprobs = decoder_.config().vocab_size;
   request.wants_prompt_logprobs = true;
@@ -417,14 +431,14 @@ TEST_F(EngineRun, APromptHasTheLogprobsOfItsTokens) {
     while (tokens.empty()) tokens = engine_.Step();
     return tokens.front();
   };
-  const std::vector<ScoredToken> scored = first(request).prompt;
+  const std::vector<ScoredToken> scored = ScoresOf(first(request));
   ASSERT_EQ(std::ssize(scored), 19);
   for (std::int64_t n = kShortPrompt + 1; n < 20; ++n) {
     EngineRequest before = request;
-    before.prompt.resize(n);
+    before.prompt = std::vector<std::int32_t>(prompt.begin(), prompt.begin() + n);
     before.wants_prompt_logprobs = false;
     EXPECT_EQ(scored[n - 1].top, first(before).top) << n;
-    EXPECT_EQ(scored[n - 1].token.token, request.prompt[n]);
+    EXPECT_EQ(scored[n - 1].token.token, prompt[n]);
     EXPECT_TRUE(std::ranges::count(scored[n - 1].top, scored[n - 1].token) == 1);
   }
 }
@@ -432,7 +446,7 @@ TEST_F(EngineRun, APromptHasTheLogprobsOfItsTokens) {
 // While a sequence reads a long prompt, those with the same one wait for its keys.
 TEST_F(EngineRun, EqualPromptsAreReadOnce) {
   EngineRequest request;
-  request.prompt.assign(100, 2);
+  request.prompt = std::vector<std::int32_t>(100, 2);
   request.options.max_new_tokens = 2;
   engine_.Submit(request);
   engine_.Submit(request);
@@ -444,6 +458,54 @@ TEST_F(EngineRun, EqualPromptsAreReadOnce) {
   EXPECT_GE(cached, 32);
   EXPECT_LT(cached, 100);
   EXPECT_LT(steps, 25);
+}
+
+// By the first of those that share it. A prompt with the same tokens is another one.
+TEST_F(EngineRun, ASharedPromptIsScoredOnce) {
+  for (const std::int64_t length : {100, 5}) {
+    EngineRequest request{.prompt = std::vector<std::int32_t>(length, 2)};
+    request.options.max_new_tokens = 2;
+    request.wants_prompt_logprobs = true;
+    EngineRequest other = request;
+    other.prompt = std::vector<std::int32_t>(length, 2);
+    EngineRequest more = request;
+    more.top_logprobs = 1;
+    for (const EngineRequest& asked : {request, request, request, other, more}) {
+      engine_.Submit(asked);
+    }
+    std::vector<EngineToken> firsts;
+    std::int64_t cached = 0;
+    while (!engine_.is_idle()) {
+      for (EngineToken& token : engine_.Step()) {
+        cached += token.cached;
+        if (token.prompt != nullptr) firsts.push_back(std::move(token));
+      }
+    }
+    ASSERT_EQ(firsts.size(), 5u);
+    std::ranges::sort(firsts, {}, &EngineToken::request);
+    EXPECT_EQ(std::ssize(*firsts[0].prompt), length - 1);
+    EXPECT_EQ(firsts[1].prompt, firsts[0].prompt);
+    EXPECT_EQ(firsts[2].prompt, firsts[0].prompt);
+    EXPECT_NE(firsts[3].prompt, firsts[0].prompt);
+    EXPECT_EQ(firsts[3].prompt->back().token, firsts[0].prompt->back().token);
+    EXPECT_EQ(firsts[4].prompt->back().top.size(), 1u);
+    // What waits for the scores reads what is kept, where the prompt is not short.
+    EXPECT_EQ(cached, length > kShortPrompt ? 2 * (length - 1) : 0);
+  }
+}
+
+// Who waits for the scores of another takes them itself where that one is gone.
+TEST_F(EngineRun, ScoresOfACancelledRequestAreTakenByTheNext) {
+  EngineRequest request{.prompt = std::vector<std::int32_t>(100, 2)};
+  request.options.max_new_tokens = 1;
+  request.wants_prompt_logprobs = true;
+  const RequestId first = engine_.Submit(request);
+  engine_.Submit(request);
+  engine_.Step();
+  engine_.Cancel(first);
+  std::vector<EngineToken> tokens;
+  while (tokens.empty()) tokens = engine_.Step();
+  EXPECT_EQ(std::ssize(ScoresOf(tokens.front())), 99);
 }
 
 TEST_F(EngineRun, LogitsMayBeChangedBeforeATokenIsChosen) {
@@ -471,7 +533,7 @@ TEST_F(EngineRun, LogitsMayBeChangedBeforeATokenIsChosen) {
 TEST_F(EngineRun, RefusesWhatNoSlotHolds) {
   EngineRequest request;
   EXPECT_THROW(engine_.Submit(request), Error);
-  request.prompt.assign(kPositions, 1);
+  request.prompt = std::vector<std::int32_t>(kPositions, 1);
   request.options.max_new_tokens = 2;
   EXPECT_THROW(engine_.Submit(request), Error);
   request.options.max_new_tokens = 1;

@@ -68,7 +68,7 @@ EngineRequest EngineAnswer::TakeRequest() {
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
-  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamagedLogits;
+  if (!has_begun() && !TakePrompt(token.prompt.get())) fault_->error = kDamagedLogits;
   if (!fault_->error.empty()) {
     end_.field = fault_->field;
     Fail(fault_->error);
@@ -115,14 +115,17 @@ AnswerToken EngineAnswer::Scored(const TokenLogprob& token,
   AnswerToken scored{.token = token.token,
                      .bytes = TokenBytes(*model_->tokenizer, token.token),
                      .logprob = token.logprob};
+  scored.top.reserve(top.size());
   for (const TokenLogprob& other : top) scored.top.emplace_back(other.token, other.logprob);
   return scored;
 }
 
-bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>& scored) {
+bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>* scored) {
   if (!request_.wants_prompt_logprobs) return true;
-  prompt_ = {Scored({.token = request_.prompt.front()}, {})};
-  for (const ScoredToken& token : scored) {
+  prompt_.reserve(request_.prompt.size());
+  prompt_.push_back(Scored({.token = request_.prompt.front()}, {}));
+  if (scored == nullptr) return true;
+  for (const ScoredToken& token : *scored) {
     if (!std::isfinite(token.token.logprob)) return false;
     prompt_.push_back(Scored(token.token, token.top));
   }

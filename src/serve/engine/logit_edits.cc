@@ -11,8 +11,8 @@ namespace {
 
 struct Edits {
   std::vector<std::pair<std::int32_t, float>> biases;
-  float repetition;                // 1: no penalty
-  std::vector<std::int32_t> seen;  // tokens of the prompt, where there is one
+  float repetition;   // 1: no penalty
+  PromptTokens seen;  // the prompt, where there is a penalty
   float presence;
   float frequency;
   std::int64_t min_tokens;
@@ -22,7 +22,7 @@ struct Edits {
   void Apply(std::span<const std::int32_t> answer, std::span<float> logits) const {
     for (const auto& [token, bias] : biases) logits[token] += bias;
     if (repetition != 1) {
-      std::vector<std::int32_t> all = seen;
+      std::vector<std::int32_t> all(seen.begin(), seen.end());
       all.insert(all.end(), answer.begin(), answer.end());
       Penalize(all, repetition, logits);
     }
