@@ -74,9 +74,9 @@ void SortMarks(std::vector<Mark>& marks) {
 class AnswerParts::Impl {
  public:
   Impl(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls,
-       std::string_view tools, bool only_one)
+       std::shared_ptr<const ArgumentTypes> types, bool only_one)
       : form_(std::move(form)),
-        types_(reads_calls ? tools : std::string_view()),
+        types_(types ? std::move(types) : std::make_shared<const ArgumentTypes>("")),
         reads_calls_(reads_calls),
         only_one_(only_one),
         calls_([this](AnswerPart part) { AddPart(std::move(part)); }) {
@@ -301,7 +301,7 @@ class AnswerParts::Impl {
   // ---- Calls.
 
   void BeginCalls() {
-    reader_ = MakeCallReader(*candidates_.front(), types_);
+    reader_ = MakeCallReader(*candidates_.front(), *types_);
     candidates_.pop_front();
     calls_before_ = calls_.calls();
     mode_ = Mode::kCalls;
@@ -399,7 +399,7 @@ class AnswerParts::Impl {
   }
 
   const std::shared_ptr<const AnswerForm> form_;
-  const ArgumentTypes types_;
+  const std::shared_ptr<const ArgumentTypes> types_;
   const bool reads_calls_;
   const bool only_one_;
   CallSink calls_;
@@ -423,9 +423,10 @@ class AnswerParts::Impl {
 };
 
 AnswerParts::AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought,
-                         bool reads_calls, std::string_view tools, bool only_one)
-    : impl_(std::make_unique<Impl>(std::move(form), begins_with_thought, reads_calls, tools,
-                                   only_one)) {}
+                         bool reads_calls, std::shared_ptr<const ArgumentTypes> types,
+                         bool only_one)
+    : impl_(std::make_unique<Impl>(std::move(form), begins_with_thought, reads_calls,
+                                   std::move(types), only_one)) {}
 AnswerParts::~AnswerParts() = default;
 AnswerParts::AnswerParts(AnswerParts&&) noexcept = default;
 

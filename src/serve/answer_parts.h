@@ -19,6 +19,7 @@ struct AnswerPart {
   bool is_cut = false;    // of kCallEnd: the answer ended within the call
 };
 
+class ArgumentTypes;
 // The forms of a template: what encloses thoughts, and how calls are written.
 struct AnswerForm;
 // template_text: the chat template. Never null.
@@ -38,10 +39,10 @@ bool EndsInThought(const AnswerForm& form, std::string_view prompt);
 
 class AnswerParts {
  public:
-  // tools: [{"type": "function", "function": {...}}] as JSON, which say the types of arguments that
-  // a form writes without; "": unknown. only_one: the answer ends behind its first call.
+  // types: of arguments that a form writes without; null: unknown. only_one: the answer ends behind
+  // its first call.
   AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls,
-              std::string_view tools = {}, bool only_one = false);
+              std::shared_ptr<const ArgumentTypes> types = {}, bool only_one = false);
   ~AnswerParts();
   AnswerParts(AnswerParts&&) noexcept;
 

@@ -36,6 +36,12 @@ struct HttpRequest {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
+// Counts bytes of an answer elsewhere, until they are written or dropped.
+struct HttpRoom {
+  std::shared_ptr<const void> held = {};  // lives as long
+  std::size_t bytes = 0;
+};
+
 struct HttpResponse {
   int status = 200;
   std::string type = "application/json";
@@ -47,6 +53,7 @@ struct HttpResponse {
   std::string file = {};
   // Of Begin: is written whenever nothing was for HttpLimits::ping_time; "": nothing.
   std::string ping = {};
+  HttpRoom room = {};
 };
 
 // Where one request is answered: with Send, or with Begin, Write ..., End. From any thread, now or
@@ -72,14 +79,17 @@ struct HttpLimits {
   std::size_t head = std::size_t{16} << 10;
   // Of all bodies in memory: that are still coming, and of requests that nobody has read yet.
   std::size_t bodies = std::size_t{256} << 20;
-  // Of a stream, beside its largest piece, held for a client that does not read.
+  // Of answers, beside what their HttpRoom counts and what several share: of a stream, held for a
+  // client that does not read, and of all together, beyond which the one with the most is dropped.
   std::size_t unread = std::size_t{1} << 20;
+  std::size_t all_unread = std::size_t{64} << 20;
   std::size_t connections = 1024;      // with requests that are being answered
   std::size_t spare_connections = 32;  // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};
-  std::chrono::milliseconds body_time{30'000};  // for each MiB
-  std::chrono::milliseconds idle_time{60'000};  // of one that is kept, and that takes nothing
-  std::chrono::milliseconds ping_time{10'000};  // HttpResponse::ping
+  std::chrono::milliseconds body_time{30'000};    // for each MiB
+  std::chrono::milliseconds answer_time{60'000};  // for each MiB that lies there
+  std::chrono::milliseconds idle_time{60'000};    // of a connection that is kept
+  std::chrono::milliseconds ping_time{10'000};    // HttpResponse::ping
 };
 
 // What becomes of the body of a request, decided from its head before the body is read.

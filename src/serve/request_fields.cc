@@ -211,4 +211,23 @@ const OrderedJson& RequestFields::NeedList(std::string_view name, std::int64_t l
   return *List(name, least, most);
 }
 
+void CheckMetadata(const RequestFields& body) {
+  constexpr std::size_t kMostPairs = 16;
+  constexpr std::int64_t kMostKey = 64;
+  constexpr std::int64_t kMostValue = 512;
+  const auto metadata = body.Object("metadata");
+  if (!metadata) return;
+  if (metadata->json().size() > kMostPairs) {
+    body.Refuse("metadata", fmt::format("expected at most {} pairs", kMostPairs));
+  }
+  for (const auto& [key, value] : metadata->json().items()) {
+    const std::string& text = AsText(value, metadata->PathOf(key));
+    if (CountCharacters(key) > kMostKey || CountCharacters(text) > kMostValue) {
+      body.Refuse("metadata", fmt::format("expected keys of at most {} characters and values of at "
+                                          "most {}",
+                                          kMostKey, kMostValue));
+    }
+  }
+}
+
 }  // namespace qlora

@@ -72,6 +72,9 @@ class RequestFields {
   std::string path_;
 };
 
+// Refuses `metadata` but for up to 16 pairs of texts, of at most 64 and 512 characters.
+void CheckMetadata(const RequestFields& body);
+
 // Values that are no fields, such as items of lists; path as above. Errors: for other types.
 std::string ItemPath(const std::string& list, std::int64_t i);  // "stop[1]"
 const std::string& AsText(const OrderedJson& value, const std::string& path);

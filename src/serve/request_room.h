@@ -1,6 +1,7 @@
-// Memory that requests hold until they are answered, when their bodies are gone: prompts, forms of
-// answers, questions that are laid out, log-probabilities, fields that an answer repeats. Requests
-// that wait are many, and a small body may ask for much of it.
+// Memory that requests hold when their bodies are gone, until their answers are written to their
+// clients: prompts, forms of answers, questions that are laid out, texts and log-probabilities of
+// answers, fields that an answer repeats, conversations that are kept. Requests that wait are many,
+// and a small body may ask for much of it.
 #ifndef QLORA_SERVE_REQUEST_ROOM_H_
 #define QLORA_SERVE_REQUEST_ROOM_H_
 
@@ -32,6 +33,10 @@ class HeldBytes {
   // Errors: ApiError 400 beyond half of the room, with the field that asks for it and what to do;
   // 429 where others hold the rest.
   void Add(std::size_t bytes, const std::string& field, std::string_view remedy);
+  // Adds what is missing to so many.
+  void AtLeast(std::size_t bytes, const std::string& field, std::string_view remedy) {
+    if (bytes > bytes_) Add(bytes - bytes_, field, remedy);
+  }
 
  private:
   std::shared_ptr<RequestRoom> room_;

@@ -97,7 +97,8 @@ void CheckAnswer(std::string_view bytes, unsigned bits) {
   const bool thinks = bits % 2 == 1;
   const bool calls = bits % 4 < 2;
   const auto shown = [&](std::size_t piece) {
-    return Shown(AnswerParts(form, thinks, calls, kTools), text, piece);
+    return Shown(AnswerParts(form, thinks, calls, std::make_shared<const ArgumentTypes>(kTools)),
+                 text, piece);
   };
   Require(shown(text.size() + 1) == shown(1));
 }

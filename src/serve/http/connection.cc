@@ -115,7 +115,6 @@ void Connection::BeginHead() {
   is_head_ = is_http_10_ = keeps_alive_ = is_chunked_ = false;
   answer_ = Answer::kNone;
   ping_.clear();
-  largest_piece_ = 0;
   Arm(reader_.IsEmpty() ? limits_.idle_time : limits_.head_time);
 }
 
@@ -272,6 +271,7 @@ void Connection::Begin(std::int64_t request, HttpResponse head) {
     // The end of a body of unknown length is the end of the connection.
     keeps_alive_ = keeps_alive_ && is_chunked_;
     ping_ = std::move(head.ping);
+    room_ = std::move(head.room);
     SendHead(head, std::nullopt);
     Flush();
   });
@@ -280,9 +280,8 @@ void Connection::Begin(std::int64_t request, HttpResponse head) {
 void Connection::Write(std::int64_t request, std::string_view piece) {
   Guard([&] {
     if (!Awaits(request) || answer_ != Answer::kBegun || is_head_) return;
-    // One piece may be larger: log-probabilities of a prompt.
-    if (output_.held() > limits_.unread + largest_piece_) return Close();
-    largest_piece_ = std::max(largest_piece_, piece.size());
+    if (output_.held() + piece.size() > limits_.unread + room_.bytes) return Close();
+    if (!HasRoomFor(piece.size())) return;
     output_.Add(is_chunked_ ? Chunk(piece) : std::string(piece));
     Flush();
   });
@@ -332,8 +331,33 @@ HttpResponse Connection::Refusal(const ApiError& error) {
   return ErrorAnswer(core_.options, head_, error);
 }
 
+std::size_t Connection::unread() const {
+  return output_.held() - std::min(output_.held(), room_.bytes);
+}
+
+bool Connection::HasRoomFor(std::size_t bytes) {
+  const std::size_t own = output_.held() + bytes;
+  while (true) {
+    std::size_t all = own - std::min(own, room_.bytes);
+    std::size_t most = all;
+    std::shared_ptr<Connection> largest = shared_from_this();
+    for (const auto& other : core_.connections) {
+      if (other.get() == this) continue;
+      all += other->unread();
+      if (other->unread() <= most) continue;
+      most = other->unread();
+      largest = other;
+    }
+    // One answer alone may be larger.
+    if (all <= std::max(limits_.all_unread, most)) return true;
+    largest->Close();
+    if (largest.get() == this) return false;
+  }
+}
+
 void Connection::SendNow(HttpResponse response) {
   answer_ = Answer::kEnded;
+  room_ = std::move(response.room);
   std::optional<std::uint64_t> length;
   try {
     length = LengthOf(response);
@@ -342,9 +366,11 @@ void Connection::SendNow(HttpResponse response) {
     length = LengthOf(response);
   }
   SendHead(response, length);
-  if (length && !is_head_ && response.file.empty()) {
-    output_.Add(response.shared ? std::move(response.shared)
-                                : std::make_shared<const std::string>(std::move(response.body)));
+  if (length && !is_head_ && response.shared) {
+    output_.AddShared(std::move(response.shared));
+  } else if (length && !is_head_) {
+    if (!HasRoomFor(response.body.size())) return;
+    output_.Add(std::move(response.body));
   }
   Flush();
 }
@@ -370,11 +396,16 @@ void Connection::Flush() {
   if (is_sending_ || state_ == State::kClosed) return;
   const std::string_view bytes = output_.Next();
   if (bytes.empty()) {
+    owed_ = 0;
     if (state_ != State::kAnswer) return;
     if (answer_ == Answer::kEnded) return OnAnswered();
     return ping_.empty() ? Disarm() : Arm(limits_.ping_time);
   }
-  if (state_ == State::kAnswer) Arm(limits_.idle_time);
+  // Not for each byte, or one a minute would do.
+  if (state_ == State::kAnswer && owed_ == 0) {
+    owed_ = std::size_t{1} << 20;
+    Arm(limits_.answer_time);
+  }
   is_sending_ = true;
   socket_.async_write_some(boost::asio::buffer(bytes.data(), bytes.size()),
                            [self = shared_from_this()](const error_code& error, std::size_t sent) {
@@ -387,12 +418,14 @@ void Connection::OnSent(bool is_broken, std::size_t bytes) {
   if (state_ == State::kClosed) return;
   if (is_broken) return Close();
   output_.Sent(bytes);
+  owed_ -= std::min(owed_, bytes);
   Flush();
 }
 
 void Connection::OnAnswered() {
   CountAnswered();
   gone_ = nullptr;
+  room_ = {};
   if (!keeps_alive_ || is_half_closed_ || core_.drains) return Linger();
   BeginHead();
   Proceed();

@@ -109,6 +109,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The answer to a request that the handler does not answer, which nobody else logs.
   HttpResponse Refusal(const ApiError& error);
   void SendNow(HttpResponse response);
+  // Bytes of the answer that lie here and that its room does not count.
+  std::size_t unread() const;
+  // Before so many more. False: this connection has the most of all, and is closed for others.
+  bool HasRoomFor(std::size_t bytes);
   void SendHead(const HttpResponse& response, std::optional<std::uint64_t> length);
   // Of the body; nothing for a status without one. Opens the file that the body may be.
   std::optional<std::uint64_t> LengthOf(const HttpResponse& response);
@@ -147,10 +151,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Answer answer_ = Answer::kNone;
   bool is_chunked_ = false;
   std::string ping_;
-  std::size_t largest_piece_ = 0;  // of a body that comes with time
   std::function<void()> gone_;
   OutputQueue output_;
+  HttpRoom room_;  // of the answer
   bool is_sending_ = false;
+  std::size_t owed_ = 0;  // bytes that the client has to take before the timer ends
 };
 
 }  // namespace qlora

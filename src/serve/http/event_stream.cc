@@ -6,13 +6,15 @@
 
 namespace qlora {
 
-EventStream::EventStream(HttpReplyPtr reply, HttpHeaders headers) : reply_(std::move(reply)) {
+EventStream::EventStream(HttpReplyPtr reply, HttpRoom room, HttpHeaders headers)
+    : reply_(std::move(reply)) {
   headers.emplace_back("Cache-Control", "no-cache");
   // Proxies pass events on as they come.
   headers.emplace_back("X-Accel-Buffering", "no");
   reply_->Begin({.type = "text/event-stream; charset=utf-8",
                  .headers = std::move(headers),
-                 .ping = ": ping\n\n"});
+                 .ping = ": ping\n\n",
+                 .room = std::move(room)});
 }
 
 void EventStream::Event(std::string_view name, std::string_view data) {

@@ -12,8 +12,8 @@ namespace qlora {
 // pass over. From one thread at a time.
 class EventStream {
  public:
-  // Begins the answer: its head leaves at once.
-  explicit EventStream(HttpReplyPtr reply, HttpHeaders headers = {});
+  // Begins the answer: its head leaves at once. room: for events that are large.
+  explicit EventStream(HttpReplyPtr reply, HttpRoom room = {}, HttpHeaders headers = {});
 
   void Data(std::string_view data) { Event("", data); }
   // "data: ...\n\n", after "event: name\n" unless the name is "". Each line of `data` is one of its

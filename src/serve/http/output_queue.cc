@@ -10,24 +10,18 @@
 #include "base/file.h"
 
 namespace qlora {
-namespace {
-
-constexpr std::uint64_t kFilePiece = std::uint64_t{256} << 10;
-
-}  // namespace
-
 OutputQueue::~OutputQueue() {
   if (file_ >= 0) close(file_);
 }
 
 void OutputQueue::Add(std::string bytes) {
-  Add(std::make_shared<const std::string>(std::move(bytes)));
+  if (bytes.empty()) return;
+  held_ += bytes.size();
+  texts_.push_back({std::make_shared<const std::string>(std::move(bytes)), false});
 }
 
-void OutputQueue::Add(std::shared_ptr<const std::string> bytes) {
-  if (bytes->empty()) return;
-  held_ += bytes->size();
-  texts_.push_back(std::move(bytes));
+void OutputQueue::AddShared(std::shared_ptr<const std::string> bytes) {
+  if (!bytes->empty()) texts_.push_back({std::move(bytes), true});
 }
 
 std::uint64_t OutputQueue::AddFile(const std::string& path) {
@@ -41,19 +35,20 @@ std::uint64_t OutputQueue::AddFile(const std::string& path) {
 
 std::string_view OutputQueue::Next() {
   if (texts_.empty() && file_ >= 0) ReadFile();
-  return texts_.empty() ? std::string_view() : std::string_view(*texts_.front()).substr(sent_);
+  return texts_.empty() ? std::string_view()
+                        : std::string_view(*texts_.front().bytes).substr(sent_);
 }
 
 void OutputQueue::Sent(std::size_t bytes) {
   sent_ += bytes;
-  held_ -= bytes;
-  if (sent_ < texts_.front()->size()) return;
+  if (!texts_.front().is_shared) held_ -= bytes;
+  if (sent_ < texts_.front().bytes->size()) return;
   texts_.pop_front();
   sent_ = 0;
 }
 
 void OutputQueue::ReadFile() {
-  std::string piece(std::min(file_bytes_, kFilePiece), '\0');
+  std::string piece(std::min<std::uint64_t>(file_bytes_, kFilePiece), '\0');
   const ssize_t bytes = piece.empty() ? 0 : read(file_, piece.data(), piece.size());
   if (bytes < 0 || (bytes == 0 && !piece.empty())) ThrowRuntime("a file that is sent has changed");
   piece.resize(static_cast<std::size_t>(bytes));

@@ -19,7 +19,7 @@ class OutputQueue {
   OutputQueue& operator=(const OutputQueue&) = delete;
 
   void Add(std::string bytes);
-  void Add(std::shared_ptr<const std::string> bytes);
+  void AddShared(std::shared_ptr<const std::string> bytes);
   // A file that follows all texts, and of which no more than a piece is in memory. Returns its
   // size. Errors: as OpenRegularFile; Runtime.
   std::uint64_t AddFile(const std::string& path);
@@ -28,12 +28,19 @@ class OutputQueue {
   // file cannot be read, or is shorter than it was.
   std::string_view Next();
   void Sent(std::size_t bytes);
-  std::size_t held() const { return held_; }  // bytes in memory
+  // Bytes in memory, but for what others share; a piece of a file that is still to come.
+  std::size_t held() const { return held_ + (file_ < 0 ? 0 : kFilePiece); }
 
  private:
+  static constexpr std::size_t kFilePiece = std::size_t{64} << 10;
+  struct Text {
+    std::shared_ptr<const std::string> bytes;
+    bool is_shared;
+  };
+
   void ReadFile();
 
-  std::deque<std::shared_ptr<const std::string>> texts_;
+  std::deque<Text> texts_;
   std::size_t sent_ = 0;  // of the first one
   std::size_t held_ = 0;
   int file_ = -1;

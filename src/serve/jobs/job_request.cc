@@ -83,23 +83,9 @@ void ReadMethod(const RequestFields& body, JobRequest& request) {
 }
 
 void ReadMetadata(const RequestFields& body, JobRequest& request) {
-  constexpr std::size_t kMostPairs = 16;
-  constexpr std::int64_t kMostKey = 64;
-  constexpr std::int64_t kMostValue = 512;
+  CheckMetadata(body);
   const auto metadata = body.Object("metadata");
-  if (!metadata) return;
-  if (metadata->json().size() > kMostPairs) {
-    body.Refuse("metadata", fmt::format("expected at most {} pairs", kMostPairs));
-  }
-  for (const auto& [key, value] : metadata->json().items()) {
-    const std::string& text = AsText(value, metadata->PathOf(key));
-    if (CountCharacters(key) > kMostKey || CountCharacters(text) > kMostValue) {
-      body.Refuse("metadata", fmt::format("expected keys of at most {} characters and values of at "
-                                          "most {}",
-                                          kMostKey, kMostValue));
-    }
-    request.metadata.emplace(key, text);
-  }
+  if (metadata) metadata->json().get_to(request.metadata);
 }
 
 }  // namespace

@@ -135,13 +135,22 @@ LoggedQuestion QuestionOf(const ConversationRequest& request) {
           .begin = request.begin};
 }
 
+std::size_t BytesHeldOf(const ConversationRequest& request, bool is_kept) {
+  std::size_t bytes = request.types == nullptr ? 0 : BytesOfJson(request.tools);
+  if (!is_kept) return bytes;
+  for (const OrderedJson* json : {&request.messages, &request.tools, &request.variables}) {
+    bytes += BytesOfJson(*json);
+  }
+  return bytes + request.begin.size();
+}
+
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
                     const ConversationPrompt& prompt) {
   // Within a form no text is a mark.
   const auto& form = FormOf(model, request);
   return AnswerParts(request.format.grammar == nullptr ? form : WithoutMarks(*form),
-                     prompt.begins_with_thought, request.reads_calls,
-                     request.reads_calls ? FormatJson(request.tools) : "", request.choice.only_one);
+                     prompt.begins_with_thought, request.reads_calls, request.types,
+                     request.choice.only_one);
 }
 
 std::function<bool(std::string_view)> EndOfOneCall(const ServedModel& model,

@@ -3,6 +3,7 @@
 #ifndef QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 #define QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@
 
 namespace qlora {
 
+class ArgumentTypes;
 struct LoggedQuestion;
 
 struct ToolChoice {
@@ -33,12 +35,13 @@ struct ToolChoice {
 // In the form of chat completions, which is that of chat templates.
 struct ConversationRequest {
   OrderedJson messages = OrderedJson::array();
-  OrderedJson tools = {};      // [{"type": "function", "function": {...}}], or null
-  OrderedJson variables = {};  // of the chat template: an object, or null
-  std::string begin = {};      // of the answer, which the model goes on with
-  AnswerGrammar format = {};   // of the answer
-  ToolChoice choice = {};      // of these tools
-  bool reads_calls = false;    // there are tools, and the answer may call them
+  OrderedJson tools = {};  // [{"type": "function", "function": {...}}], or null
+  std::shared_ptr<const ArgumentTypes> types = {};  // of these tools, which all answers share
+  OrderedJson variables = {};                       // of the chat template: an object, or null
+  std::string begin = {};                           // of the answer, which the model goes on with
+  AnswerGrammar format = {};                        // of the answer
+  ToolChoice choice = {};                           // of these tools
+  bool reads_calls = false;                         // there are tools, and the answer may call them
   std::string tools_path = "tools";
   std::string schema_path = "function.parameters";  // of a tool, within it
 };
@@ -99,6 +102,11 @@ const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
 
 // What is kept of the request beside its answers.
 LoggedQuestion QuestionOf(const ConversationRequest& request);
+
+// Bytes that answers to it hold of it; is_kept: until it is written for training.
+std::size_t BytesHeldOf(const ConversationRequest& request, bool is_kept);
+// What to do where these are too many.
+inline constexpr const char* kShorterConversation = "shorten the conversation and its tools";
 
 // What reads one answer to such a prompt.
 AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,

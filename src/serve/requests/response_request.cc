@@ -171,6 +171,9 @@ void RefuseOthers(const RequestFields& body) {
 
 ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedModel& model) {
   RefuseOthers(body);
+  // The response repeats them.
+  CheckMetadata(body);
+  body.Text("user");
   ConversationRequest request;
   request.schema_path = "parameters";
   if (const auto instructions = body.Text("instructions"); instructions && !instructions->empty()) {

@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/answers/answer_forms.h"
+#include "serve/answers/argument_text.h"
 #include "serve/requests/answer_format.h"
 #include "serve/structured/json_grammar.h"
 #include "serve/structured/json_schema_grammar.h"
@@ -101,6 +102,7 @@ void ReadTools(const RequestFields& body, ConversationRequest& request,
   }
   if (list.empty() && choice.must_call) RefuseField(kField, "there are no tools to call");
   if (list.empty() || !choice.may_call) return;
+  request.types = std::make_shared<const ArgumentTypes>(FormatJson(list));
   request.tools = std::move(list);
   request.choice = choice;
   request.reads_calls = true;

@@ -11,7 +11,6 @@
 #include "io/json.h"
 #include "serve/http/event_stream.h"
 #include "serve/request_log.h"
-#include "serve/request_room.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
@@ -36,7 +35,7 @@ struct ChatChoice {
 class ChatAnswer final : public ChoiceSet {
  public:
   ChatAnswer(Server& server, HttpReplyPtr reply, ChatRequest request, const std::string& id)
-      : ChoiceSet(server, std::move(reply)),
+      : ChoiceSet(server, std::move(reply), *request.model),
         request_(std::move(request)),
         head_({{"id", "chatcmpl-" + id},
                {"object", request_.streams ? "chat.completion.chunk" : "chat.completion"},
@@ -49,10 +48,11 @@ class ChatAnswer final : public ChoiceSet {
       choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt),
                             fmt::format("call_{}_{}_", id, i));
     }
-    if (server.request_log != nullptr) return;
+    const bool is_kept = server.request_log != nullptr;
+    held().Add(BytesHeldOf(request_.conversation, is_kept), "messages", kShorterConversation);
     // Nothing else reads them, and many requests wait.
-    request_.conversation = {};
     request_.prompt = {};
+    if (!is_kept) request_.conversation = {};
   }
 
  protected:
@@ -93,7 +93,7 @@ class ChatAnswer final : public ChoiceSet {
       std::string answer = FormatJson(head_);
       AppendField(answer, "choices", "[" + choices + "]");
       AppendField(answer, "usage", FormatJson(UsageJson(usage)));
-      return reply()->Send({.body = std::move(answer)});
+      return SendWhole({.body = std::move(answer)});
     }
     if (request_.includes_usage) {
       OrderedJson chunk = head_;
@@ -136,7 +136,7 @@ class ChatAnswer final : public ChoiceSet {
       const std::size_t before = choice.logprobs.size();
       AppendItems(logprobs, choice.logprobs);
       // Once more where the answer is put together.
-      held_.Add(2 * (choice.logprobs.size() - before), "top_logprobs", kFewerLogprobs);
+      held().Add(2 * (choice.logprobs.size() - before), "top_logprobs", kFewerLogprobs);
     }
   }
 
@@ -200,7 +200,6 @@ class ChatAnswer final : public ChoiceSet {
 
   ChatRequest request_;
   const OrderedJson head_;
-  HeldBytes held_{request_.model->room};
   std::vector<ChatChoice> choices_;
   std::optional<EventStream> stream_;
 };

@@ -8,13 +8,37 @@
 #include "base/printable.h"
 #include "serve/request_fields.h"
 #include "serve/routes/routes.h"
-#include "serve/served_models.h"
 
 namespace qlora {
 namespace {
 
-// A token of a prompt that waits: as it was read, and twice within the engine.
-constexpr std::size_t kPromptTokenBytes = 3 * sizeof(std::int32_t);
+// Of an answer that waits: its objects and texts that end it.
+constexpr std::size_t kAnswerBytes = 4096;
+// Of its text, as parts and as JSON.
+constexpr std::size_t kTextCopies = 4;
+// A token of a prompt with its log-probability, and each of the likeliest beside it: twice, in the
+// engine and as the answer takes it.
+constexpr std::size_t kScoredBytes = 96;
+constexpr std::size_t kTopBytes = 16;
+
+constexpr const char* kRemedy =
+    "ask for fewer answers and log-probabilities, or shorten the prompt";
+
+// What answers hold from here on; `choices` of them share a prompt.
+std::size_t BytesOf(const std::vector<GenerationRequest>& requests, std::int64_t choices) {
+  std::size_t bytes = 0;
+  for (std::int64_t i = 0; i < std::ssize(requests); ++i) {
+    const GenerationRequest& request = requests[i];
+    const std::size_t tokens = request.prompt.size();
+    const bool is_first = i % choices == 0;
+    bytes += kAnswerBytes + request.logit_bias.size() * sizeof(request.logit_bias[0]);
+    if (is_first) bytes += tokens * sizeof(std::int32_t);
+    if (!request.wants_prompt_logprobs) continue;
+    const auto top = static_cast<std::size_t>(request.top_logprobs.value_or(0));
+    bytes += (is_first ? 2 : 1) * tokens * (kScoredBytes + top * kTopBytes);
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -39,10 +63,7 @@ const char* FinishReason(StopReason reason) {
 }
 
 void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
-  std::size_t tokens = 0;
-  for (const GenerationRequest& request : requests) tokens += request.prompt.size();
-  prompts_.emplace(requests.front().model->room);
-  prompts_->Add(kPromptTokenBytes * tokens, "", "ask for fewer answers, or shorten the prompt");
+  held_->Add(BytesOf(requests, choices), "", kRemedy);
   {
     // What comes meanwhile waits for Begin.
     const std::lock_guard lock(mutex_);
@@ -53,12 +74,12 @@ void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choi
         const std::int64_t i = std::ssize(ids_);
         ids_.push_back(server_.generation.Submit(std::move(request), ListenerOf(i)));
       }
+      Begin();
     } catch (...) {
       has_ended_ = true;
       CancelAll();
       throw;
     }
-    Begin();
   }
   reply_->OnGone([set = weak_from_this()] {
     const std::shared_ptr<ChoiceSet> here = set.lock();
@@ -77,6 +98,7 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
                 const std::lock_guard lock(self->mutex_);
                 if (self->has_ended_) return;
                 try {
+                  self->held_->Add(kTextCopies * piece.text.size(), "max_tokens", kRemedy);
                   self->Add(i, std::move(piece));
                 } catch (const ApiError& error) {
                   self->EndAll(error);
@@ -85,8 +107,25 @@ GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
           .on_end =
               [self, i](const GenerationEnd& end) {
                 const std::lock_guard lock(self->mutex_);
-                if (!self->has_ended_) self->EndOne(i, end);
+                if (self->has_ended_) return;
+                try {
+                  self->EndOne(i, end);
+                } catch (const ApiError& error) {
+                  self->EndAll(error);
+                }
               }};
+}
+
+HttpRoom ChoiceSet::RoomFor(std::size_t bytes) {
+  held_->Add(bytes, "", kRemedy);
+  return {held_, bytes};
+}
+
+void ChoiceSet::SendWhole(HttpResponse response) {
+  const std::size_t bytes = response.body.size();
+  held_->AtLeast(bytes, "max_tokens", kRemedy);
+  response.room = {held_, bytes};
+  reply_->Send(std::move(response));
 }
 
 void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {

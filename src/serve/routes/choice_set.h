@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -13,6 +12,7 @@
 #include "serve/generation_service.h"
 #include "serve/http_server.h"
 #include "serve/request_room.h"
+#include "serve/served_models.h"
 #include "serve/server.h"
 
 namespace qlora {
@@ -35,7 +35,8 @@ const char* FinishReason(StopReason reason);
 // The functions of a class that derives from this are called one at a time.
 class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
  public:
-  ChoiceSet(Server& server, HttpReplyPtr reply) : server_(server), reply_(std::move(reply)) {}
+  ChoiceSet(Server& server, HttpReplyPtr reply, const ServedModel& model)
+      : server_(server), reply_(std::move(reply)), held_(std::make_shared<HeldBytes>(model.room)) {}
   virtual ~ChoiceSet() = default;
   ChoiceSet(const ChoiceSet&) = delete;
   ChoiceSet& operator=(const ChoiceSet&) = delete;
@@ -59,6 +60,12 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
 
   Server& server() const { return server_; }
   const HttpReplyPtr& reply() const { return reply_; }
+  // What all answers hold; texts that come are counted here.
+  HeldBytes& held() { return *held_; }
+  // For a stream with large events of so many bytes, which are counted. Errors: as HeldBytes.
+  HttpRoom RoomFor(std::size_t bytes);
+  // Sends all answers as one body. Errors: as HeldBytes.
+  void SendWhole(HttpResponse response);
 
  private:
   GenerationListener ListenerOf(std::int64_t i);
@@ -68,7 +75,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
 
   Server& server_;
   HttpReplyPtr reply_;
-  std::optional<HeldBytes> prompts_;
+  std::shared_ptr<HeldBytes> held_;  // until the client has all
   std::mutex mutex_;
   std::vector<GenerationId> ids_;
   std::int64_t choices_ = 1;

@@ -1,9 +1,11 @@
 // POST /v1/completions: texts that are continued as they are.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,6 @@
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
 #include "serve/request_log.h"
-#include "serve/request_room.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
@@ -144,13 +145,17 @@ class CompletionAnswer final : public ChoiceSet {
  public:
   CompletionAnswer(Server& server, HttpReplyPtr reply, CompletionRequest request,
                    const std::string& id)
-      : ChoiceSet(server, std::move(reply)),
+      : ChoiceSet(server, std::move(reply), *request.model),
         request_(std::move(request)),
         head_({{"id", "cmpl-" + id},
                {"object", "text_completion"},
                {"created", SecondsSince1970()},
                {"model", request_.model->name},
                {"system_fingerprint", request_.model->fingerprint}}) {
+    std::size_t text = 0;
+    for (const TextPrompt& prompt : request_.prompts) text += prompt.text.size();
+    const auto shown = static_cast<std::size_t>(request_.echoes ? request_.choices : 0);
+    held().Add((1 + shown) * text, "prompt", "shorten the prompts");
     const std::int64_t count = std::ssize(request_.prompts) * request_.choices;
     for (std::int64_t i = 0; i < count; ++i) {
       choices_.emplace_back(*request_.model->tokenizer,
@@ -160,7 +165,7 @@ class CompletionAnswer final : public ChoiceSet {
 
  protected:
   void Begin() override {
-    if (request_.streams) stream_.emplace(reply());
+    if (request_.streams) stream_.emplace(reply(), RoomFor(BytesOfEcho()));
     if (!request_.echoes) return;
     for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
       Show(i, request_.prompts[i / request_.choices].text, nullptr);
@@ -168,14 +173,15 @@ class CompletionAnswer final : public ChoiceSet {
   }
 
   void Add(std::int64_t i, GenerationPiece piece) override {
-    OrderedJson logprobs = nullptr;
-    if (!piece.tokens.empty() || !piece.prompt.empty()) {
-      logprobs = CompletionLogprobs::Empty();
-      choices_[i].logprobs.Add(piece.prompt, true, logprobs);
-      choices_[i].logprobs.Add(piece.tokens, false, logprobs);
+    std::span<const AnswerToken> prompt = piece.prompt;
+    while (!prompt.empty()) {
+      const std::size_t part = std::min(kPromptPart, prompt.size());
+      Show(i, "", LogprobsOf(i, prompt.first(part), true));
+      prompt = prompt.subspan(part);
     }
+    if (piece.text.empty() && piece.tokens.empty()) return;
     if (server().request_log != nullptr) choices_[i].answer += piece.text;
-    Show(i, piece.text, std::move(logprobs));
+    Show(i, piece.text, piece.tokens.empty() ? nullptr : LogprobsOf(i, piece.tokens, false));
   }
 
   void End(std::int64_t i, const GenerationEnd& end) override {
@@ -192,7 +198,7 @@ class CompletionAnswer final : public ChoiceSet {
     std::string answer = FormatJson(head_);
     AppendField(answer, "choices", "[" + choices + "]");
     AppendField(answer, "usage", FormatJson(UsageJson(usage)));
-    if (!stream_) return reply()->Send({.body = std::move(answer)});
+    if (!stream_) return SendWhole({.body = std::move(answer)});
     if (request_.includes_usage) stream_->Data(answer);
     stream_->Done();
   }
@@ -219,6 +225,30 @@ class CompletionAnswer final : public ChoiceSet {
     std::string finish_reason = {};
   };
 
+  // Trees of JSON of a whole prompt would take several times the memory of their text.
+  static constexpr std::size_t kPromptPart = 256;
+
+  OrderedJson LogprobsOf(std::int64_t i, std::span<const AnswerToken> tokens, bool is_prompt) {
+    OrderedJson logprobs = CompletionLogprobs::Empty();
+    choices_[i].logprobs.Add(tokens, is_prompt, logprobs);
+    return logprobs;
+  }
+
+  // Of the events of prompts, which are there at once: text, and about what a token and each of the
+  // likeliest ones take.
+  std::size_t BytesOfEcho() const {
+    if (!request_.echoes) return 0;
+    constexpr std::size_t kTokenText = 80;
+    constexpr std::size_t kTopText = 40;
+    const auto top = request_.generation.top_logprobs;
+    const std::size_t of_token = top ? kTokenText + static_cast<std::size_t>(*top) * kTopText : 0;
+    std::size_t bytes = 0;
+    for (const TextPrompt& prompt : request_.prompts) {
+      bytes += 2 * prompt.text.size() + prompt.tokens.size() * of_token;
+    }
+    return bytes * static_cast<std::size_t>(request_.choices);
+  }
+
   // Adds to a choice, and sends it on in a stream.
   void Show(std::int64_t i, const std::string& text, OrderedJson logprobs) {
     if (stream_) {
@@ -233,7 +263,7 @@ class CompletionAnswer final : public ChoiceSet {
       const std::size_t before = items.size();
       AppendItems(logprobs[CompletionLogprobs::kLists[list]], items);
       // Once more where the answer is put together.
-      held_.Add(2 * (items.size() - before), "logprobs", kFewerLogprobs);
+      held().Add(2 * (items.size() - before), "logprobs", kFewerLogprobs);
     }
   }
 
@@ -281,7 +311,6 @@ class CompletionAnswer final : public ChoiceSet {
 
   const CompletionRequest request_;
   const OrderedJson head_;
-  HeldBytes held_{request_.model->room};
   std::vector<Choice> choices_;
   std::optional<EventStream> stream_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "base/text.h"
 #include "io/json.h"
@@ -73,9 +74,9 @@ OrderedJson CompletionLogprobs::Empty() {
   return lists;
 }
 
-void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_prompt,
+void CompletionLogprobs::Add(std::span<const AnswerToken> tokens, bool is_prompt,
                              OrderedJson& json) {
-  bool is_known = !is_prompt;
+  bool is_known = !is_prompt || std::exchange(has_prompt_, true);
   for (const AnswerToken& token : tokens) {
     json["tokens"].push_back(CompletionToken(token.bytes));
     json["text_offset"].push_back(offset_);

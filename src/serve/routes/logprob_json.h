@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +35,8 @@ class CompletionLogprobs {
       : tokenizer_(tokenizer), prompt_(prompt) {}
 
   // The form of tokens that follow those of all calls before. is_prompt: nothing is known of the
-  // first one.
-  void Add(const std::vector<AnswerToken>& tokens, bool is_prompt, OrderedJson& json);
+  // first one of all.
+  void Add(std::span<const AnswerToken> tokens, bool is_prompt, OrderedJson& json);
   static OrderedJson Empty();
   static constexpr std::array<const char*, 4> kLists = {"tokens", "token_logprobs", "top_logprobs",
                                                         "text_offset"};
@@ -46,6 +47,7 @@ class CompletionLogprobs {
   const Tokenizer& tokenizer_;
   std::string_view prompt_;  // that is not taken yet
   std::int64_t offset_ = 0;  // characters
+  bool has_prompt_ = false;
 };
 
 }  // namespace qlora

@@ -23,15 +23,16 @@ using Kind = AnswerPart::Kind;
 
 class MessageAnswer final : public PartedAnswer {
  public:
-  MessageAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
-                std::string model, std::int64_t prompt_tokens, bool streams)
-      : PartedAnswer(server, std::move(reply), std::move(parts)),
-        id_(std::move(id)),
+  MessageAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
+                const ConversationRequest& request, const ConversationPrompt& prompt,
+                const std::string& id, std::int64_t prompt_tokens, bool streams)
+      : PartedAnswer(server, std::move(reply), model, request, prompt, "msg_" + id),
+        id_(id),
         streams_(streams) {
     message_ = {{"id", "msg_" + id_},
                 {"type", "message"},
                 {"role", "assistant"},
-                {"model", std::move(model)},
+                {"model", model.name},
                 {"content", OrderedJson::array()},
                 {"stop_reason", nullptr},
                 {"stop_sequence", nullptr},
@@ -43,7 +44,7 @@ class MessageAnswer final : public PartedAnswer {
  protected:
   void Begin() override {
     if (!streams_) return;
-    stream_.emplace(reply(), HttpHeaders{{"request-id", id_}});
+    stream_.emplace(reply(), HttpRoom(), HttpHeaders{{"request-id", id_}});
     Send("message_start", {{"message", message_}});
   }
 
@@ -87,7 +88,7 @@ class MessageAnswer final : public PartedAnswer {
     if (is_stopped) message_["stop_sequence"] = end.stop;
     message_["usage"] = Usage(end.prompt_tokens, end.new_tokens);
     if (!streams_) {
-      reply()->Send({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
+      SendWhole({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
       return;
     }
     OrderedJson delta = OrderedJson::object();
@@ -182,17 +183,15 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   body.List("stop_sequences");
   ReadStops(body, "stop_sequences", generation);
   const ConversationPrompt prompt = AskConversation(model, request, generation);
-  AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
   const auto prompt_tokens = std::ssize(generation.prompt);
   generation.options.max_new_tokens = *most;
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  const auto answer = std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id,
-                                                      model->name, prompt_tokens, streams);
-  if (server.request_log != nullptr) answer->KeepAs("msg_" + http.id, QuestionOf(request));
-  answer->Start(std::move(requests), 1);
+  std::make_shared<MessageAnswer>(server, reply, *model, request, prompt, http.id, prompt_tokens,
+                                  streams)
+      ->Start(std::move(requests), 1);
 }
 
 void CountTokens(Server& server, const HttpRequest& http, const HttpReplyPtr& reply) {

@@ -8,6 +8,7 @@
 
 #include "serve/answer_parts.h"
 #include "serve/request_log.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/parted_message.h"
 
@@ -17,13 +18,16 @@ namespace qlora {
 // Fail.
 class PartedAnswer : public ChoiceSet {
  public:
-  PartedAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts)
-      : ChoiceSet(server, std::move(reply)), parts_(std::move(parts)) {}
-
-  // Has the answer kept under the id that clients get, where the server keeps conversations.
-  void KeepAs(std::string id, LoggedQuestion question) {
-    id_ = std::move(id);
-    question_ = std::move(question);
+  // id: that clients get, under which the answer is kept where the server keeps conversations.
+  // Errors: as HeldBytes.
+  PartedAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
+               const ConversationRequest& request, const ConversationPrompt& prompt, std::string id)
+      : ChoiceSet(server, std::move(reply), model),
+        parts_(PartsOf(model, request, prompt)),
+        id_(std::move(id)) {
+    const bool is_kept = server.request_log != nullptr;
+    held().Add(BytesHeldOf(request, is_kept), "", kShorterConversation);
+    if (is_kept) question_ = QuestionOf(request);
   }
 
  protected:

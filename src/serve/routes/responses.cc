@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -12,7 +13,6 @@
 #include "io/json.h"
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
-#include "serve/request_room.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/response_request.h"
 #include "serve/requests/sampling_fields.h"
@@ -70,20 +70,22 @@ OrderedJson NewResponse(const std::string& id, const std::string& model, const R
 
 class ResponseAnswer final : public PartedAnswer {
  public:
-  ResponseAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
-                 OrderedJson response, bool streams, ServedModelPtr model)
-      : PartedAnswer(server, std::move(reply), std::move(parts)),
-        id_(std::move(id)),
+  ResponseAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
+                 const ConversationRequest& request, const ConversationPrompt& prompt,
+                 const std::string& id, OrderedJson response, bool streams)
+      : PartedAnswer(server, std::move(reply), model, request, prompt, "resp_" + id),
+        id_(id),
         response_(std::move(response)),
         streams_(streams),
-        model_(std::move(model)) {
-    held_.Add(BytesOfJson(response_), "", "shorten tools, instructions and metadata");
+        tokenizer_(model.tokenizer) {
+    held().Add(BytesOfJson(response_), "", kShorterConversation);
   }
 
  protected:
   void Begin() override {
     if (!streams_) return;
-    stream_.emplace(reply());
+    // Two events have all of it, the last one once more.
+    stream_.emplace(reply(), RoomFor(2 * FormatJson(response_).size()));
     Send("response.created", {{"response", response_}});
     Send("response.in_progress", {{"response", response_}});
   }
@@ -129,7 +131,7 @@ class ResponseAnswer final : public PartedAnswer {
     if (is_cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     // Thoughts have no tokens of their own where they leave; their text has.
     const std::int64_t thought_tokens =
-        thought_.empty() ? 0 : std::ssize(model_->tokenizer->Encode(thought_, false));
+        thought_.empty() ? 0 : std::ssize(tokenizer_->Encode(thought_, false));
     response_["usage"] = {
         {"input_tokens", end.prompt_tokens},
         {"input_tokens_details", {{"cached_tokens", end.cached_tokens}, {"cache_write_tokens", 0}}},
@@ -153,7 +155,7 @@ class ResponseAnswer final : public PartedAnswer {
  private:
   void LeaveWith(const std::string& event) {
     if (!streams_) {
-      SendJson(*reply(), response_);
+      SendWhole({.body = FormatJson(response_)});
       return;
     }
     Send(event, {{"response", response_}});
@@ -240,8 +242,7 @@ class ResponseAnswer final : public PartedAnswer {
   const std::string id_;
   OrderedJson response_;
   const bool streams_;
-  const ServedModelPtr model_;
-  HeldBytes held_{model_->room};
+  const std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<EventStream> stream_;
   std::int64_t sequence_ = 0;
   OrderedJson item_;  // that is being written, or null
@@ -261,16 +262,14 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
       server.options.max_new_tokens > 0 ? server.options.max_new_tokens : model->context_length;
   generation.options.max_new_tokens = body.Integer("max_output_tokens", 1).value_or(most);
   const ConversationPrompt prompt = AskConversation(model, request, generation);
-  AnswerParts parts = PartsOf(*model, request, prompt);
   generation.is_whole = EndOfOneCall(*model, request, prompt);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
   OrderedJson response = NewResponse(http.id, model->name, body, generation);
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  const auto answer = std::make_shared<ResponseAnswer>(server, reply, std::move(parts), http.id,
-                                                       std::move(response), streams, model);
-  if (server.request_log != nullptr) answer->KeepAs("resp_" + http.id, QuestionOf(request));
-  answer->Start(std::move(requests), 1);
+  std::make_shared<ResponseAnswer>(server, reply, *model, request, prompt, http.id,
+                                   std::move(response), streams)
+      ->Start(std::move(requests), 1);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "base/text.h"
 #include "serve/answers/answer_parts_util.h"
+#include "serve/answers/argument_text.h"
 
 namespace qlora {
 namespace {
@@ -267,8 +269,12 @@ const std::vector<Case> kCases = {
      "‹so›x«f {}»", true},
 };
 
+std::shared_ptr<const ArgumentTypes> Types() {
+  return std::make_shared<const ArgumentTypes>(kTools);
+}
+
 AnswerParts PartsOf(const Case& c) {
-  return AnswerParts(FindAnswerForm(c.form), c.begins_with_thought, c.reads_calls, kTools);
+  return AnswerParts(FindAnswerForm(c.form), c.begins_with_thought, c.reads_calls, Types());
 }
 
 bool IsWhole(std::string_view text) {
@@ -330,7 +336,7 @@ TEST(AnswerParts, OfOneCallNothingComesBehind) {
     constexpr std::string_view kEnd = "»";
     const std::size_t end = expected.find(kEnd);
     for (const auto& pieces : {std::vector<std::string_view>{c.answer}, bytes}) {
-      AnswerParts parts(FindAnswerForm(c.form), c.begins_with_thought, c.reads_calls, kTools,
+      AnswerParts parts(FindAnswerForm(c.form), c.begins_with_thought, c.reads_calls, Types(),
                         /*only_one=*/true);
       EXPECT_EQ(ShowParts(PartsOfPieces(std::move(parts), pieces)),
                 expected.substr(0, end == expected.npos ? end : end + kEnd.size()))
@@ -373,7 +379,7 @@ TEST(AnswerParts, ArgumentsLeaveAsTheyCome) {
   EXPECT_EQ(ShowParts(json.Add("ty\": \"\xE6\xBC")), "ty\": \"");
   EXPECT_EQ(ShowParts(json.Add("\xA2")), "漢");
 
-  AnswerParts tags(FindAnswerForm(kCoder), false, true, kTools);
+  AnswerParts tags(FindAnswerForm(kCoder), false, true, Types());
   EXPECT_EQ(ShowParts(tags.Add("<tool_call><function=f><parameter=text>\n")), "«f {\"text\": ");
   EXPECT_EQ(ShowParts(tags.Add("a \"b\" ")), "\"a \\\"b\\\" ");
   EXPECT_EQ(ShowParts(tags.Add("\n</para")), "");
@@ -437,7 +443,7 @@ TEST(AnswerParts, EachKindOfCallSendsWhatIsCertain) {
       {"<|python_tag|>", {{"<|python_tag|>f.call(text=\"a", ""}, {"\")", "«f {\"text\": \"a\"}»"}}},
   };
   for (const auto& [form, pieces] : forms) {
-    AnswerParts parts(FindAnswerForm(form), false, true, kTools);
+    AnswerParts parts(FindAnswerForm(form), false, true, Types());
     std::string before;
     for (const auto& [piece, shown] : pieces) {
       EXPECT_EQ(ShowParts(parts.Add(piece)), shown) << before << " | " << piece;

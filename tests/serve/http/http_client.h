@@ -122,6 +122,12 @@ class TestClient {
     return Read();
   }
 
+  // Bytes that have come since, at most a few thousand.
+  std::size_t TakeSome() {
+    Receive();
+    return std::exchange(bytes_, "").size();
+  }
+
   // True when the server ends the connection without another byte, for which it waits.
   bool IsEnded() { return bytes_.empty() && !Receive() && errno_ != EAGAIN; }
 

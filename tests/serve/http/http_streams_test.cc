@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "serve/http/event_stream.h"
 #include "serve/http/http_server_fixture.h"
@@ -33,7 +34,7 @@ TEST_F(HttpServerTest, AStreamLeavesPieceByPiece) {
   const HttpServer server(OnAnyPort(), handler());
   TestClient client(server.port());
   client.Ask("GET", "/wait");
-  EventStream stream(waiting.Next().reply, {{"X-Extra", "a\r\nX-Evil: 1"}});
+  EventStream stream(waiting.Next().reply, {}, {{"X-Extra", "a\r\nX-Evil: 1"}});
   const HttpAnswer head = client.ReadHead();
   EXPECT_EQ(head.Header("Content-Type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(head.Header("Cache-Control"), "no-cache");
@@ -130,26 +131,64 @@ TEST_F(HttpServerTest, AClientThatDoesNotReadItsStreamIsDropped) {
   EXPECT_EQ(server.open_requests(), 0);
 }
 
-// Who reads such a piece takes it in its time.
-TEST_F(HttpServerTest, APieceMayBeLargerThanWhatIsHeld) {
+// Who reads such a piece takes it in its time, where it is counted elsewhere.
+TEST_F(HttpServerTest, APieceThatIsCountedMayBeLarge) {
   constexpr std::size_t kPiece = std::size_t{32} << 20;
   const HttpServer server(OnAnyPort({.unread = 1 << 16}), handler());
   TestClient client(server.port());
   client.Ask("GET", "/wait");
-  const HttpReplyPtr reply = waiting.Next().reply;
-  reply->Begin({});
+  const auto held = std::make_shared<int>();
+  HttpReplyPtr reply = waiting.Next().reply;
+  reply->Begin({.room = {held, kPiece}});
   reply->Write(std::string(kPiece, 'x'));
   for (int i = 0; i < 3; ++i) reply->Write("y");
   reply->End();
+  EXPECT_GT(held.use_count(), 1) << "until it is written";
   const HttpAnswer answer = client.Read();
   EXPECT_EQ(answer.body.size(), kPiece + 3);
   EXPECT_TRUE(answer.body.ends_with("xyyy"));
+  WaitFor([&] { return held.use_count() == 1; });
+  client.Ask("GET", "/wait");
+  reply = waiting.Next().reply;
+  reply->Begin({});
+  reply->Write(std::string(kPiece, 'x'));
+  client.Read();
+  EXPECT_FALSE(client.saw_last_chunk());
+}
+
+// Of all who do not read, the one with the most is dropped for others.
+TEST_F(HttpServerTest, WhatLiesForAllClientsIsBounded) {
+  const HttpServer server(OnAnyPort({.all_unread = 1 << 20}), handler());
+  TestClient large(server.port());
+  large.Ask("GET", "/wait");
+  // Much more than the system holds of its own.
+  waiting.Next().reply->Send({.body = std::string(std::size_t{64} << 20, 'x')});
+  EXPECT_EQ(large.ReadHead().status, 200) << "one answer alone may be larger";
+  EXPECT_EQ(server.open_requests(), 1);
+  EXPECT_EQ(TestClient(server.port()).Get("/a").status, 200);
+  EXPECT_EQ(server.open_requests(), 0);
+}
+
+TEST_F(HttpServerTest, AClientThatTakesLittleIsDroppedInTime) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const auto text = std::make_shared<const std::string>(kBytes, 'x');
+  const HttpServer server(
+      OnAnyPort({.answer_time = milliseconds(200)}),
+      [&](const HttpRequest&, const HttpReplyPtr& reply) { reply->Send({.shared = text}); });
+  TestClient client(server.port());
+  client.Ask("GET", "/");
+  std::size_t taken = client.ReadHead().body.size();
+  while (server.open_requests() > 0) {
+    taken += client.TakeSome();
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_LT(taken, kBytes / 2);
 }
 
 TEST_F(HttpServerTest, AClientThatTakesNothingIsDroppedInTime) {
   const auto large = std::make_shared<const std::string>(std::size_t{64} << 20, 'x');
   const HttpServer server(
-      OnAnyPort({.idle_time = milliseconds(100)}),
+      OnAnyPort({.answer_time = milliseconds(100)}),
       [&](const HttpRequest&, const HttpReplyPtr& reply) { reply->Send({.shared = large}); });
   TestClient client(server.port());
   client.Ask("GET", "/");

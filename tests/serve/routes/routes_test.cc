@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serve/request_room.h"
 #include "serve/routes/serve_fixture.h"
 
 namespace qlora {
@@ -44,26 +43,6 @@ TEST_F(RouteTableTest, UnknownPathsAndMethodsSayWhatThereIs) {
   EXPECT_EQ(other->response.status, 405);
   EXPECT_EQ(HeaderOf(other->response, "Allow"), "OPTIONS, POST");
   EXPECT_TRUE(ErrorOf(*other)["message"].is_string());
-}
-
-TEST_F(RouteTableTest, WhatWaitingRequestsHoldHasABoundedRoom) {
-  const std::shared_ptr<RequestRoom> room = models_.Find("")->room;
-  const std::string body = R"({"prompt": [1, 2, 3], "n": 2})";
-  const auto reply = Begin("POST", "/v1/completions", body);
-  EXPECT_EQ(room->held, 2 * 3 * 3 * sizeof(std::int32_t));
-  service_.Write();
-  EXPECT_EQ(reply->response.status, 200);
-  EXPECT_EQ(room->held, 0u);
-  Begin("POST", "/v1/responses",
-        R"({"input": "a", "metadata": {"a": ")" + std::string(10'000, 'x') + R"("}})");
-  EXPECT_GT(room->held, 10'000u);
-  service_.Write();
-  EXPECT_EQ(room->held, 0u);
-  HeldBytes one(room), two(room);
-  one.Add(room->most / 2, "", "");
-  two.Add(room->most / 2, "", "");
-  EXPECT_EQ(Ask("POST", "/v1/completions", body)->response.status, 429);
-  EXPECT_TRUE(service_.waiting.empty());
 }
 
 TEST_F(RouteTableTest, WhatRoutesThrowIsAnswered) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ struct FakeReply final : HttpReply {
   void Send(HttpResponse sent) override {
     Begin(std::move(sent));
     body = response.shared ? *response.shared : response.body;
-    ended = true;
+    End();
   }
   void Begin(HttpResponse head) override {
     EXPECT_EQ(response.status, 0) << "answered twice";
@@ -41,7 +42,10 @@ struct FakeReply final : HttpReply {
     EXPECT_FALSE(ended);
     body += piece;
   }
-  void End() override { ended = true; }
+  void End() override {
+    ended = true;
+    if (reads) response.room = {};
+  }
   void OnGone(std::function<void()> call) override { gone = std::move(call); }
 
   OrderedJson json() const { return OrderedJson::parse(body, nullptr, false); }
@@ -65,6 +69,7 @@ struct FakeReply final : HttpReply {
     return all;
   }
 
+  bool reads = true;  // what is sent, at once
   HttpResponse response = {.status = 0};
   std::string body;
   bool ended = false;
@@ -108,6 +113,8 @@ class ScriptedGeneration final : public GenerationService {
   std::int64_t most_answers() const override { return most; }
   void Cancel(GenerationId id) override { cancelled.push_back(id); }
   GenerationId SubmitPasses(PartedPasses passes) override {
+    if (on_submit) on_submit();
+    const std::lock_guard lock(mutex);
     const GenerationId id = passes_submitted++;
     parts = passes.parts;
     waiting.push_back([this, id, passes] {
@@ -120,6 +127,7 @@ class ScriptedGeneration final : public GenerationService {
     return id;
   }
   void CheckRoomForPasses() const override {
+    if (on_check) on_check();
     if (refusal) throw *refusal;
   }
   void RunAlone(const std::function<void()>& work) override { work(); }
@@ -141,6 +149,9 @@ class ScriptedGeneration final : public GenerationService {
 
   std::optional<Decoder> decoder;  // of passes
   Arena memory;
+  std::function<void()> on_check;   // of passes, before a request is read
+  std::function<void()> on_submit;  // of passes
+  std::mutex mutex;                 // of these
   std::int64_t passes_submitted = 0;
   std::int64_t parts = 0;  // of the last passes
   std::vector<GenerationPiece> pieces = {{.text = "Hello"}, {.text = " you"}};
