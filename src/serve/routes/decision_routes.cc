@@ -1,6 +1,7 @@
 // /v1/systemone and /v1/decisions: questions about a state, answered with probabilities.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -44,20 +45,28 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   }
 }
 
-// Lays the questions out. Errors: ApiError, and those of RequestedDecisions.
+// Ends what nobody waits for.
+struct ClientLeft {};
+
+// Bytes of states with their questions, about, that are read beside others: more takes long.
+constexpr std::size_t kLargeRequest = std::size_t{1} << 19;
+
+std::size_t BytesToRead(const DecisionRequest& request) {
+  return FormatJson(request.decision.state).size() * request.decision.questions.size();
+}
+
+// Lays the questions out. Errors: ApiError, those of RequestedDecisions and of `hold`.
 std::shared_ptr<RequestedDecisions> LayOut(const LoadedModel& base, const ServedModel& model,
-                                           DecisionRequest request, Wire wire) {
+                                           DecisionRequest request, Wire wire,
+                                           AskedQuestions::Hold hold) {
   const std::int64_t most = model.decision_length;
-  const DecisionModel decides = {
-      .adapter = model.adapter.get(),
-      .prompts = *model.prompts,
-      .tokenizer = *model.tokenizer,
-      .decisions = model.decisions,
-      .max_length = most,
-      .name = model.name,
-      .hold = [held = std::make_shared<HeldBytes>(model.room)](std::size_t bytes) {
-        held->Add(bytes, "questions", "ask fewer about a state of this length");
-      }};
+  const DecisionModel decides = {.adapter = model.adapter.get(),
+                                 .prompts = *model.prompts,
+                                 .tokenizer = *model.tokenizer,
+                                 .decisions = model.decisions,
+                                 .max_length = most,
+                                 .name = model.name,
+                                 .hold = std::move(hold)};
   try {
     return std::make_shared<RequestedDecisions>(base, decides, std::move(request), DecideOptions());
   } catch (const PromptTooLong& error) {
@@ -71,14 +80,35 @@ std::shared_ptr<RequestedDecisions> LayOut(const LoadedModel& base, const Served
   }
 }
 
-void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wire wire) {
+// is_busy: a large request is being laid out.
+void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wire wire,
+         std::atomic<bool>& is_busy) {
   // Laying out takes time, which others may need.
   if (HasLeft(*reply)) return;
   server.generation.CheckRoomForPasses();
-  DecisionRequest request = ReadRequest(ParseBody(http), wire);
+  const OrderedJson body = ParseBody(http);
+  DecisionRequest request = ReadRequest(body, wire);
   // The calls below hold the model, too: what is laid out refers to it.
   const ServedModelPtr model = server.models.Find(request.model);
-  const auto asked = LayOut(*server.base, *model, std::move(request), wire);
+  const auto hold = [reply, held = std::make_shared<HeldBytes>(model->room)](std::size_t bytes) {
+    if (HasLeft(*reply)) throw ClientLeft();
+    held->Add(bytes, "questions", "ask fewer about a state of this length");
+  };
+  std::shared_ptr<void> end;
+  if (BytesToRead(request) > kLargeRequest) {
+    if (is_busy.exchange(true)) {
+      throw ApiError(429, "another decision with as much to read is being read; try again later",
+                     "", "queue_full");
+    }
+    end = std::shared_ptr<void>(nullptr, [&is_busy](void*) { is_busy = false; });
+  }
+  std::shared_ptr<RequestedDecisions> asked;
+  try {
+    hold(BytesOfJson(body));
+    asked = LayOut(*server.base, *model, std::move(request), wire, hold);
+  } catch (const ClientLeft&) {
+    return;
+  }
   const HttpRequest head = {.path = http.path, .id = http.id};
   const GenerationId id = server.generation.SubmitPasses(
       {.parts = asked->parts(),
@@ -99,10 +129,12 @@ void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wir
 }  // namespace
 
 void AddDecisionRoutes(RouteTable& table, Server& server) {
+  const auto is_busy = std::make_shared<std::atomic<bool>>(false);
   const auto add = [&](const char* path, Wire wire) {
-    table.Add("POST", path, [&server, wire](const HttpRequest& request, const HttpReplyPtr& reply) {
-      Ask(request, reply, server, wire);
-    });
+    table.Add("POST", path,
+              [&server, wire, is_busy](const HttpRequest& request, const HttpReplyPtr& reply) {
+                Ask(request, reply, server, wire, *is_busy);
+              });
   };
   add("/v1/systemone", Wire::kSystemOne);
   add("/v1/decisions", Wire::kDecisions);

@@ -172,6 +172,65 @@ TEST_F(DecisionRouteTest, WhatNobodyWaitsForIsNotLaidOut) {
   EXPECT_FALSE(reply->ended);
 }
 
+// Laying out asks again.
+TEST_F(DecisionRouteTest, LayingOutEndsWhenItsClientLeaves) {
+  const auto reply = std::make_shared<FakeReply>();
+  service_.on_check = [&] { reply->gone(); };
+  Begin({.method = "POST", .path = "/v1/decisions", .body = kDecide}, reply);
+  EXPECT_EQ(service_.passes_submitted, 0);
+  EXPECT_FALSE(reply->ended);
+  EXPECT_EQ(models_.Find("")->room->held, 0u);
+}
+
+// Workers are few. Small requests go on.
+TEST_F(DecisionRouteTest, OneLargeRequestIsLaidOutAtATime) {
+  Workers workers(2);
+  Server server{.models = models_,
+                .generation = service_,
+                .metrics = metrics_,
+                .options = options_,
+                .workers = workers,
+                .log = [](const std::string&) {},
+                .base = &models_.base()};
+  RouteTable table(server);
+  AddDecisionRoutes(table, server);
+  struct Reply final : HttpReply {
+    void Send(HttpResponse response) override { status.set_value(response.status); }
+    void Begin(HttpResponse) override {}
+    void Write(std::string) override {}
+    void End() override {}
+    void OnGone(std::function<void()>) override {}
+    std::promise<int> status;
+  };
+  const auto ask = [&](const std::string& body) {
+    const auto reply = std::make_shared<Reply>();
+    table.Handle({.method = "POST", .path = "/v1/systemone", .body = body}, reply);
+    return reply;
+  };
+  OrderedJson large = OrderedJson::parse(kAsk);
+  const OrderedJson who = large["questions"]["who"];
+  for (int i = 0; i < 390; ++i) large["questions"]["q" + std::to_string(i)] = who;
+  // Beyond half a MiB for all questions, and within the context.
+  std::string state;
+  for (int i = 0; i < 65; ++i) state += "Once there was a dog. ";
+  large["state"] = state;
+  std::promise<void> submits;
+  std::promise<void> go;
+  service_.on_submit = [&, first = true, may_go = go.get_future().share()]() mutable {
+    if (!std::exchange(first, false)) return;
+    submits.set_value();
+    may_go.wait();
+  };
+  const auto first = ask(large.dump());
+  submits.get_future().wait();
+  EXPECT_EQ(ask(large.dump())->status.get_future().get(), 429);
+  ask(kAsk);
+  go.set_value();
+  workers.Finish();
+  EXPECT_EQ(service_.passes_submitted, 2);
+  service_.waiting.clear();
+}
+
 TEST_F(DecisionRouteTest, AFullQueueIsToldBeforeQuestionsAreLaidOut) {
   service_.refusal.emplace(429, "full", "", "queue_full");
   const auto reply = Begin("POST", "/v1/systemone", "{");
