@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -114,8 +115,12 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
     }
     all["answers"].push_back(std::move(message));
   }
+  const std::int64_t bytes = std::ssize(lines);
+  bool has_room = false;
   {
     const std::lock_guard lock(mutex_);
+    has_room = unwritten_ + bytes <= limits_.answer_bytes;
+    if (has_room) unwritten_ += bytes;
     Entry entry = {.text = FormatJson(all),
                    .is_judged = std::vector<bool>(answers.size()),
                    .is_edited = std::vector<bool>(answers.size())};
@@ -126,8 +131,13 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
       Forget();
     }
   }
-  if (lines.empty()) return;
-  workers_.Run([this, kind = FileKind(all, "chats"), lines = std::move(lines)] {
+  if (!has_room) log_("warning: the disk is too slow: a conversation is not kept");
+  if (!has_room || lines.empty()) return;
+  workers_.Run([this, bytes, kind = FileKind(all, "chats"), lines = std::move(lines)] {
+    const std::shared_ptr<void> end(nullptr, [&](void*) {
+      const std::lock_guard lock(mutex_);
+      unwritten_ -= bytes;
+    });
     try {
       if (!Write(kind, lines)) {
         log_(fmt::format("warning: {} is full: a conversation is not kept", FileOf(kind).string()));

@@ -43,6 +43,7 @@ struct LoggedAnswer {
 struct RequestLogLimits {
   std::int64_t file_bytes = std::int64_t{1} << 30;
   std::int64_t answers = 1000;  // that can be marked
+  // Of these; and as many that wait for the disk, beyond which conversations are not kept.
   std::int64_t answer_bytes = std::int64_t{64} << 20;
 };
 
@@ -94,6 +95,7 @@ class RequestLog {
   std::map<std::string, Entry, std::less<>> entries_;
   std::deque<std::string> order_;  // the oldest first
   std::int64_t bytes_ = 0;         // of the texts
+  std::int64_t unwritten_ = 0;     // bytes of lines that wait for the disk
 
   std::mutex writing_;  // of the files
 };

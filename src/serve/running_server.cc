@@ -43,6 +43,7 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
   http.limits.bodies = BytesOfBodies(options);
+  http.limits.all_unread = BytesOfUnread(http.limits.bodies);
   http.limits.body = http.limits.bodies / static_cast<std::size_t>(kReaders);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
@@ -78,10 +79,12 @@ ServeOptions WithFolders(const ServeOptions& options, FolderLock& runs) {
   return options;
 }
 
-std::unique_ptr<RequestLog> RequestLogOf(const ServeOptions& options, Workers& workers,
+std::unique_ptr<RequestLog> RequestLogOf(const ServeOptions& options, std::size_t bodies,
+                                         Workers& workers,
                                          const std::function<void(const std::string&)>& log) {
   if (options.log_requests.empty()) return nullptr;
-  return std::make_unique<RequestLog>(options.log_requests, workers, log);
+  const RequestLogLimits limits = {.answer_bytes = static_cast<std::int64_t>(BytesOfLog(bodies))};
+  return std::make_unique<RequestLog>(options.log_requests, workers, log, nullptr, limits);
 }
 
 }  // namespace
@@ -95,7 +98,7 @@ class RunningServer::Impl {
       : options(WithFolders(given, runs_lock)),
         http_options(HttpOptionsOf(options)),
         workers(kReaders),
-        request_log(RequestLogOf(options, workers, log)),
+        request_log(RequestLogOf(options, http_options.limits.bodies, workers, log)),
         http(std::in_place, Prepared(log),
              [this](HttpRequest request, HttpReplyPtr reply) {
                CheckIsLoaded();

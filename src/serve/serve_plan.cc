@@ -15,6 +15,7 @@
 #include "pass/state_pool.h"
 #include "plan/memory_plan.h"
 #include "serve/request_fields.h"
+#include "serve/structured/grammar_edit.h"
 
 namespace qlora {
 namespace {
@@ -64,6 +65,19 @@ class Needs {
                     base_.backend->WorkspaceBytes(of_alone));
   }
 
+  // Of answers that are written, beside their slots: the texts of all tokens, and of each answer
+  // its ids, which take twice as much while they grow, those that its slot keeps, what the sampler
+  // has of each logit, and what holds the answer to a form.
+  std::size_t Answers(std::int64_t sequences, std::int64_t positions) const {
+    constexpr std::int64_t kTextBytes = 64;  // measured: 60
+    constexpr std::int64_t kIdBytes = 3 * sizeof(std::int32_t);
+    constexpr std::int64_t kLogitBytes = 16;
+    const std::int64_t vocabulary = base_.config.vocab_size;
+    const auto form = static_cast<std::int64_t>(GrammarEdit::MostBytes(vocabulary));
+    const std::int64_t one = positions * kIdBytes + vocabulary * kLogitBytes + form;
+    return static_cast<std::size_t>(vocabulary * kTextBytes + sequences * one);
+  }
+
  private:
   std::size_t Bytes(const ActivationShape& shape) const {
     return BytesOfPass(base_.config, adapters_, base_.precision, shape);
@@ -111,19 +125,20 @@ std::size_t BodiesIn(std::size_t memory) { return std::min(kMostBodies, memory /
 // RequestRoom.
 std::size_t RoomOfRequests(std::size_t bodies) { return 4 * bodies; }
 
-// Of requests while they come, are read and wait.
-std::size_t BytesOfRequests(std::size_t bodies) {
-  return kBodyGrowth * bodies + RoomOfRequests(bodies) +
+// Of requests while they come, are read and wait, and of what lies for clients and the disk.
+std::size_t BytesOfRequests(const ServeOptions& options, std::size_t bodies) {
+  return kBodyGrowth * bodies + RoomOfRequests(bodies) + BytesOfUnread(bodies) +
+         (options.log_requests.empty() ? 0 : 2 * BytesOfLog(bodies)) +
          static_cast<std::size_t>(kReaders * kMostBodyValues * kJsonValueBytes);
 }
 
 // A max_memory with which one sequence would fit.
 std::size_t EnoughMemory(const ServeOptions& options, std::size_t loaded, std::size_t passes,
-                         std::size_t slot) {
+                         std::size_t answer) {
   // Bodies have a part of the memory. From below the sums approach the least memory that is enough.
   std::size_t enough = loaded;
   for (int turn = 0; turn < 64; ++turn) {
-    std::size_t room = passes + BytesOfRequests(BodiesIn(enough)) + slot;
+    std::size_t room = passes + BytesOfRequests(options, BodiesIn(enough)) + answer;
     if (options.gets_adapters()) room += room / 7 + 1;
     enough = loaded + (options.runs.empty() ? room : 2 * room);
   }
@@ -145,8 +160,9 @@ std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >>
   if (fits == 0 && !options.kv_memory.empty()) {
     remedy = fmt::format("--kv_memory {} would do", RoundedUp(slot));
   } else if (fits == 0) {
+    const std::size_t answer = slot + needs.Answers(1, limits.positions);
     remedy = fmt::format("--max_memory {} would do",
-                         RoundedUp(EnoughMemory(options, needs.loaded(), passes, slot)));
+                         RoundedUp(EnoughMemory(options, needs.loaded(), passes, answer)));
   }
   throw Error(ErrorCode::kOutOfMemory,
               fmt::format("the loaded model takes {}, passes take {}; keys and values of {} tokens "
@@ -183,19 +199,23 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   const Needs needs(base, models, std::move(adapters));
   const std::size_t room = RoomOf(base, options);
   const std::size_t later = LaterAdapters(options, room);
-  const std::size_t requests = BytesOfRequests(bodies);
+  const std::size_t requests = BytesOfRequests(options, bodies);
   std::int64_t question = 0;
   std::size_t passes = 0;
   std::size_t bytes = 0;  // for keys and values
   const auto fit = [&] {
     question = LimitQuestions(needs, room, limits);
     passes = needs.Passes(limits);
-    const std::size_t others = passes + requests + later;
-    bytes = room > others ? room - others : 0;
+    const std::size_t others = passes + requests + later + needs.Answers(0, limits.positions);
+    const std::size_t slot = needs.Slots(1, limits.positions);
+    const std::size_t answer =
+        needs.Answers(1, limits.positions) - needs.Answers(0, limits.positions);
+    const std::size_t left = room > others ? room - others : 0;
+    const std::size_t most = left / (slot + answer);
+    bytes = left - std::min(left, std::max<std::size_t>(most, 1) * answer);
     if (!options.kv_memory.empty()) bytes = std::min(bytes, ParseBytes(options.kv_memory));
-    const std::size_t most = bytes / std::max<std::size_t>(needs.Slots(1, limits.positions), 1);
-    return static_cast<std::int64_t>(
-        std::min<std::size_t>(most, static_cast<std::size_t>(options.max_sequences)));
+    return static_cast<std::int64_t>(std::min({most, bytes / std::max<std::size_t>(slot, 1),
+                                               static_cast<std::size_t>(options.max_sequences)}));
   };
   const std::int64_t wanted = std::min(kWantedSequences, options.max_sequences);
   while (options.context_length == 0 && fit() < wanted && limits.positions / 2 >= kLeastContext) {
@@ -213,6 +233,7 @@ ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>
   plan.parts = {{"weights", weights.owned + weights.mapped},
                 {"adapters", plan.adapter_bytes},
                 {"keys and values", needs.Slots(limits.sequences, limits.positions)},
+                {"answers", needs.Answers(limits.sequences, limits.positions)},
                 {"passes", passes},
                 {"requests", requests}};
   plan.request_bytes = RoomOfRequests(bodies);

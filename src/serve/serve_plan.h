@@ -20,7 +20,7 @@ struct ServePlan {
   std::size_t adapter_bytes = 0;       // of all adapters, also those that come later
   std::size_t request_bytes = 0;       // RequestRoom
   std::size_t other_bytes = 0;         // beside all parts: tokenizer, code ...
-  std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values, passes, requests
+  std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values ...
   std::string note = {};               // for people: what was asked for and has no room; ""
 };
 
@@ -33,6 +33,10 @@ std::size_t RoomBeside(const WeightSizes& weights, std::size_t available);
 inline constexpr std::int64_t kReaders = 4;
 // Bytes of bodies of requests that may be in memory; before the model is loaded.
 std::size_t BytesOfBodies(const ServeOptions& options);
+// Bytes of answers that lie for their clients, beside what requests hold; one body's text as ids is
+// less. Bytes of conversations that can be marked; as many wait for the disk.
+inline std::size_t BytesOfUnread(std::size_t bodies) { return 2 * bodies; }
+inline std::size_t BytesOfLog(std::size_t bodies) { return 2 * bodies; }
 
 // As many sequences as fit, of the whole context; of a shorter one where the context is not given
 // and few of it would fit. adapters: that passes are to have room for. Errors: OutOfMemory, with

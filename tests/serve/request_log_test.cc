@@ -72,6 +72,22 @@ class RequestLogTest : public testing::Test {
   Workers workers{1};
 };
 
+// What waits for a disk is bounded; it can be marked all the same.
+TEST_F(RequestLogTest, ConversationsOfASlowDiskAreNotKept) {
+  RequestLog kept = Make({.answer_bytes = 300});
+  std::promise<void> go;
+  workers.Run([may_go = go.get_future().share()] { may_go.wait(); });
+  for (const char* id : {"a", "b", "c", "d", "e"}) kept.Keep(id, question, answers);
+  go.set_value();
+  const std::size_t lines = Lines("chats-2026-11-29.jsonl").size();
+  EXPECT_GE(lines, 1u);
+  EXPECT_LT(lines, 5u);
+  EXPECT_THAT(log, HasSubstr("disk is too slow"));
+  kept.Keep("f", question, answers);
+  EXPECT_EQ(Lines("chats-2026-11-29.jsonl").size(), lines + 1) << "which has room again";
+  kept.Mark("f", 0, AnswerMark::kUp, "");
+}
+
 TEST_F(RequestLogTest, WholeAnswersAreConversations) {
   RequestLog kept = Make();
   kept.Keep("a", question, answers);

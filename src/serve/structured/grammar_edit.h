@@ -28,6 +28,11 @@ class GrammarEdit {
   // a grammar that takes too much work here, for which others would wait.
   void Apply(std::span<const std::int32_t> answer, std::span<float> logits);
 
+  // Bytes that one takes, at most, about.
+  static std::size_t MostBytes(std::int64_t vocabulary) {
+    return kMostBytes + kMostMasks * static_cast<std::size_t>(vocabulary) / 8;
+  }
+
  private:
   // Beyond so much all but the position of the answer is forgotten.
   static constexpr std::size_t kMostBytes = std::size_t{8} << 20;

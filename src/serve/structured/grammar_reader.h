@@ -41,8 +41,11 @@ class GrammarReader {
   // True where the text may end.
   bool CanEnd(Position position) const { return positions_[position].can_end; }
 
-  // Bytes that positions take, about.
-  std::size_t bytes() const { return positions_.size() * sizeof(Known) + places_ * kPlaceBytes; }
+  // Bytes that positions and calls take, about.
+  std::size_t bytes() const {
+    return positions_.size() * (sizeof(Known) + sizeof(Found) + kNodeBytes) +
+           places_ * kPlaceBytes + calls_.size() * (2 * sizeof(Calls) + kNodeBytes);
+  }
   // Forgets all but this one, begin() among them. Returns its new number.
   Position ForgetOthers(Position position);
 
@@ -77,6 +80,7 @@ class GrammarReader {
   // Ways to read a text that are followed at the same time. Further ones are left out.
   static constexpr std::size_t kMostPlaces = 1024;
   static constexpr std::size_t kPlaceBytes = 2 * sizeof(Place);  // in a position, and in numbers_
+  static constexpr std::size_t kNodeBytes = 48;                  // of a map, beside its value
 
   // Work that a new position is, beside its places.
   static constexpr std::size_t kPositionWork = 64;

@@ -17,6 +17,7 @@
 #include "serve/request_fields.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/serve_plan.h"
+#include "serve/structured/grammar_edit.h"
 #include "serve/structured/json_schema_grammar.h"
 
 namespace qlora {
@@ -310,10 +311,24 @@ TEST_F(EngineServiceTest, ThePlanCountsWhatBodiesBecome) {
     return std::ranges::find(plan.parts, "requests", &MemoryPart::name)->bytes;
   };
   EXPECT_GE(requests(0), static_cast<std::size_t>(kMostBodyValues * kJsonValueBytes));
-  EXPECT_EQ(requests(kBody), requests(0) + 52 * kBody);
+  EXPECT_EQ(requests(kBody), requests(0) + 54 * kBody);
   // However large the machine is.
   options_.max_memory = "1TiB";
-  EXPECT_LT(requests(0) + 52 * BytesOfBodies(options_), std::size_t{1} << 30);
+  EXPECT_LT(requests(0) + 54 * BytesOfBodies(options_), std::size_t{1} << 30);
+  const std::size_t without = requests(kBody);
+  options_.log_requests = "folder";
+  EXPECT_EQ(requests(kBody), without + 2 * BytesOfLog(kBody));
+}
+
+// Any answer may have a form, and all token texts with it.
+TEST_F(EngineServiceTest, ThePlanCountsAnswersThatAreWritten) {
+  const ServePlan plan =
+      PlanServing(models_->base(), models_->All(), models_->planned_adapters(), options_, 0);
+  const std::size_t bytes = std::ranges::find(plan.parts, "answers", &MemoryPart::name)->bytes;
+  const std::int64_t vocabulary = models_->base().config.vocab_size;
+  const auto sequences = static_cast<std::size_t>(plan.limits.sequences);
+  EXPECT_GE(bytes, sequences * GrammarEdit::MostBytes(vocabulary));
+  EXPECT_LT(bytes, 2 * sequences * GrammarEdit::MostBytes(vocabulary));
 }
 
 class LaterAdapterTest : public EngineServiceTest {
