@@ -77,11 +77,12 @@ std::vector<float> ValuesOf(const WeightView& weight) {
 // A copy of the same bytes, or one that the backend has prepacked.
 void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& backend) {
   EXPECT_EQ(ValuesOf(mapped), ValuesOf(copied));
-  const std::size_t bytes = backend.PrepackedBytes(mapped);
+  const std::size_t bytes =
+      mapped.form() == WeightForm::kDense ? 0 : backend.PrepackedBytes(mapped.quantized);
   ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
   if (bytes == 0) return;
   Arena expected(bytes);
-  backend.Prepack(mapped, expected.data());
+  backend.Prepack(mapped.quantized, expected.data());
   EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
 }
 

@@ -8,9 +8,11 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/stopwatch.h"
 #include "io/json.h"
 #include "serve/api_error.h"
 #include "serve/jobs/new_id.h"
+#include "serve/jobs/record_files.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -20,12 +22,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "file-";
 constexpr std::string_view kUploadPrefix = ".upload-";
-constexpr std::int64_t kMaxRecordBytes = std::int64_t{1} << 16;
 
-StoredFile ReadRecord(const fs::path& path) {
-  const std::string where = path.string();
-  const Json json = ParseJson(ReadTextFile(path, kMaxRecordBytes), where);
-  StoredFile file{.id = path.stem().string(),
+StoredFile ReadStoredFile(const Json& json, const std::string& id, const std::string& where) {
+  StoredFile file{.id = id,
                   .number = JsonGet<std::int64_t>(json, "number", where),
                   .filename = JsonGet<std::string>(json, "filename", where),
                   .purpose = JsonGet<std::string>(json, "purpose", where),
@@ -33,6 +32,11 @@ StoredFile ReadRecord(const fs::path& path) {
                   .created_at = JsonGet<std::int64_t>(json, "created_at", where)};
   if (file.number < 0 || file.bytes < 0) ThrowInvalidInput("{}: negative numbers", where);
   return file;
+}
+
+// A refusal that names the field of a request, if it is of one.
+ApiError NotThere(const std::string& param, const char* message, const char* code) {
+  return ApiError(404, param.empty() ? message : param + ": " + message, param, code);
 }
 
 }  // namespace
@@ -63,35 +67,27 @@ std::string PlainFilename(std::string_view given) {
   return name.empty() ? "file" : name;
 }
 
-FileStore::FileStore(fs::path folder) : folder_(std::move(folder)) {
-  MakeDirectories(folder_);
-  Load();
-}
-
-void FileStore::Load() {
+FileStore::FileStore(fs::path folder, const std::function<void(const std::string& line)>& log)
+    : folder_(std::move(folder)) {
+  ReadRecords(folder_, kPrefix, log,
+              [&](const Json& record, const std::string& id, const std::string& where) {
+                StoredFile file = ReadStoredFile(record, id, where);
+                next_ = std::max(next_, file.number + 1);
+                std::error_code failed;
+                const auto bytes = fs::file_size(PathOf(file), failed);
+                if (failed || bytes != static_cast<std::uintmax_t>(file.bytes)) {
+                  ThrowInvalidInput(
+                      "{}: the bytes of {} are missing, or not the {} that there were", where,
+                      PathOf(file).string(), file.bytes);
+                }
+                files_.emplace(id, std::move(file));
+              });
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const fs::path& path = entry.path();
-    const std::string name = path.filename().string();
     const std::string id = path.stem().string();
     const bool is_nobodys =
         path.extension() == ".jsonl" && IsId(id, kPrefix) && !Exists(RecordOf(id));
-    if (name.starts_with(kUploadPrefix) || is_nobodys) {
-      RemoveFile(path);
-      continue;
-    }
-    if (path.extension() != ".json" || !IsId(id, kPrefix)) continue;
-    try {
-      StoredFile file = ReadRecord(path);
-      std::error_code failed;
-      const auto bytes = fs::file_size(PathOf(file), failed);
-      if (failed || bytes != static_cast<std::uintmax_t>(file.bytes)) {
-        ThrowInvalidInput("{}: its bytes are missing or were changed", path.string());
-      }
-      next_ = std::max(next_, file.number + 1);
-      files_.emplace(file.id, std::move(file));
-    } catch (const Error& error) {
-      notes_.push_back(fmt::format("{}; the file is left out", error.what()));
-    }
+    if (path.filename().string().starts_with(kUploadPrefix) || is_nobodys) RemoveFile(path);
   }
 }
 
@@ -104,7 +100,7 @@ StoredFile FileStore::Add(const fs::path& upload, std::string filename, std::str
                   .filename = std::move(filename),
                   .purpose = std::string(purpose),
                   .bytes = static_cast<std::int64_t>(fs::file_size(upload)),
-                  .created_at = SecondsNow()};
+                  .created_at = SecondsSince1970()};
   const std::lock_guard lock(mutex_);
   file.number = next_++;
   fs::rename(upload, PathOf(file));
@@ -132,10 +128,13 @@ std::optional<StoredFile> FileStore::Find(const std::string& id) const {
 
 StoredFile FileStore::Get(const std::string& id, const std::string& param) const {
   if (std::optional<StoredFile> file = Find(id)) return *std::move(file);
-  throw ApiError(404,
-                 fmt::format("{}there is no file of this id; GET /v1/files lists them",
-                             param.empty() ? "" : param + ": "),
-                 param);
+  throw NotThere(param, "there is no file of this id; GET /v1/files lists them", "");
+}
+
+fs::path FileStore::BytesOf(const std::string& id, const std::string& param) const {
+  const fs::path path = PathOf(Get(id, param));
+  if (Exists(path)) return path;
+  throw NotThere(param, "the bytes of this file are no longer there; upload it again", "file_gone");
 }
 
 std::vector<StoredFile> FileStore::All() const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -42,8 +43,8 @@ std::string PlainFilename(std::string_view given);
 class FileStore {
  public:
   // Makes the folder, takes what it holds, and removes uploads that were cut off, and bytes without
-  // a record. Nobody else may use the folder. Errors: Runtime.
-  explicit FileStore(std::filesystem::path folder);
+  // a record. Nobody else may use the folder. log: as of ReadRecords. Errors: Runtime.
+  FileStore(std::filesystem::path folder, const std::function<void(const std::string& line)>& log);
 
   // A name in the folder, for bytes that arrive; they are removed at the next start unless Add
   // takes them.
@@ -57,18 +58,16 @@ class FileStore {
   // Newest first.
   std::vector<StoredFile> All() const;
   std::filesystem::path PathOf(const StoredFile& file) const;
+  // The same for bytes that are to be read. Errors: as Get; ApiError 404 file_gone for bytes that
+  // somebody has removed from the folder.
+  std::filesystem::path BytesOf(const std::string& id, const std::string& param = {}) const;
   // Errors: as Get.
   void Remove(const std::string& id);
 
-  // For people: files that are there and cannot be used.
-  const std::vector<std::string>& notes() const { return notes_; }
-
  private:
-  void Load();
   std::filesystem::path RecordOf(const std::string& id) const { return folder_ / (id + ".json"); }
 
   std::filesystem::path folder_;
-  std::vector<std::string> notes_;
   mutable std::mutex mutex_;
   std::map<std::string, StoredFile> files_;
   std::int64_t next_ = 0;

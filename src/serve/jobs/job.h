@@ -1,39 +1,20 @@
-// A fine-tuning job: what was asked for, how far it is, and both as JSON, of the API and on disk.
+// A fine-tuning job: what was asked for, how far it is, and both as the API says them.
 #ifndef QLORA_SERVE_JOBS_JOB_H_
 #define QLORA_SERVE_JOBS_JOB_H_
 
+#include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
-#include "serve/jobs/training_file_check.h"
+#include "serve/jobs/job_request.h"
 
 namespace qlora {
 
 inline constexpr std::string_view kJobPrefix = "ftjob-";
-
-// The body of POST /v1/fine_tuning/jobs, with a number for every "auto".
-struct JobRequest {
-  std::string model = {};
-  std::string training_file = {};
-  std::string validation_file = {};  // "": none
-  TrainingMethod method = TrainingMethod::kSupervised;
-  std::int64_t n_epochs = 0;
-  std::int64_t batch_size = 0;  // examples of an optimizer step
-  double learning_rate_multiplier = 1;
-  double beta = 0;  // of dpo
-  std::string suffix = {};
-  std::int64_t seed = 0;
-  std::map<std::string, std::string> metadata = {};
-};
-
-// Reads the body; `auto` and what is absent become the defaults of `train`, and the seed is drawn.
-// Errors: ApiError 400 that names the field.
-JobRequest ReadJobRequest(const OrderedJson& body);
 
 // A queued job waits for the one that runs. Pausing and cancelling last until the training process
 // has ended.
@@ -47,8 +28,12 @@ enum class JobStatus {
   kFailed,
   kCancelled
 };
-// As the API says it.
+// In this order.
+inline constexpr std::array<std::string_view, 8> kJobStatusNames = {
+    "queued", "running", "pausing", "paused", "cancelling", "succeeded", "failed", "cancelled"};
+// As the API says them.
 std::string_view NameOf(JobStatus status);
+std::string_view NameOf(TrainingMethod method);
 // Succeeded, failed or cancelled.
 bool IsDone(JobStatus status);
 
@@ -72,7 +57,10 @@ struct Job {
   JobRequest request = {};
   std::string base = {};  // the name of the base, of which request.model may be an adapter
   std::string base_fingerprint = {};  // of its weights; "": not known
-  std::string adapter = {};  // the folder of the adapter that the training continues; "": none
+  // Both as NameWithin (training_config.h) names them. The folder of the adapter that the training
+  // continues; "": none. The template in which this is asked, where `train` would take another.
+  std::string adapter = {};
+  std::string chat_template = {};
   JobStatus status = JobStatus::kQueued;
   std::optional<std::int64_t> finished_at = {};
   std::optional<std::int64_t> trained_tokens = {};
@@ -92,11 +80,6 @@ OrderedJson ToJson(const Job& job);
 // The object fine_tuning.job.checkpoint, and its id.
 OrderedJson ToJson(const Job& job, const JobCheckpoint& checkpoint);
 std::string CheckpointId(const Job& job, const JobCheckpoint& checkpoint);
-
-// The whole job as a file has it, and back. Errors: InvalidInput for what ToRecord cannot have
-// written.
-Json ToRecord(const Job& job);
-Job ReadRecord(const Json& record, const std::string& id, const std::string& where);
 
 }  // namespace qlora
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/stopwatch.h"
 #include "io/json.h"
-#include "serve/jobs/new_id.h"
 
 namespace qlora {
 namespace {
@@ -73,7 +73,7 @@ void JobEvents::AddMetrics(std::string_view message, const OrderedJson& data) {
 }
 
 void JobEvents::Add(OrderedJson event) {
-  event["created_at"] = SecondsNow();
+  event["created_at"] = SecondsSince1970();
   AppendWhole(path_, FormatJson(event) + "\n");
   ++size_;
 }

@@ -1,15 +1,15 @@
+#include "serve/jobs/job_request.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <string>
+#include <random>
 
 #include "base/text.h"
 #include "io/json.h"
 #include "qlora/train_options.h"
 #include "serve/api_error.h"
-#include "serve/jobs/job.h"
-#include "serve/jobs/new_id.h"
 #include "serve/request_fields.h"
 
 namespace qlora {
@@ -108,7 +108,7 @@ JobRequest ReadJobRequest(const OrderedJson& json) {
     body.Refuse("suffix", fmt::format("expected at most {} characters", kMostSuffix));
   }
   const auto seed = body.Integer("seed", 0);
-  request.seed = seed ? *seed : NewSeed();
+  request.seed = seed ? *seed : std::random_device()() >> 1;
   ReadMetadata(body, request);
   if (const OrderedJson* list = body.List("integrations"); list != nullptr && !list->empty()) {
     body.Refuse("integrations", "nothing is sent to other services; leave it out");

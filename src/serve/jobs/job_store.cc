@@ -3,56 +3,44 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
-#include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
 #include "serve/api_error.h"
+#include "serve/jobs/job_record.h"
 #include "serve/jobs/new_id.h"
+#include "serve/jobs/record_files.h"
 
 namespace qlora {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr std::int64_t kMaxRecordBytes = std::int64_t{4} << 20;
 constexpr const char* kRecord = ".json";
 constexpr const char* kEvents = ".events.jsonl";
 
 }  // namespace
 
-JobStore::JobStore(fs::path folder) : folder_(std::move(folder)) {
-  MakeDirectories(folder_);
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    const fs::path& path = entry.path();
-    if (path.extension() != kRecord || !IsId(path.stem().string(), kJobPrefix)) continue;
-    try {
-      Load(path);
-    } catch (const Error& error) {
-      notes_.push_back(fmt::format("{}; the job is left out", error.what()));
-    }
-  }
-}
-
-void JobStore::Load(const fs::path& path) {
-  const std::string where = path.string();
-  Job job = ReadRecord(ParseJson(ReadTextFile(path, kMaxRecordBytes), where), path.stem().string(),
-                       where);
-  next_ = std::max(next_, job.number + 1);
-  JobEvents events(PathOf(job, kEvents), job.id);
-  const std::string id = job.id;
-  jobs_.emplace(id, JobEntry{std::move(job), std::move(events)});
+JobStore::JobStore(std::filesystem::path folder, std::function<void(const std::string& line)> log)
+    : folder_(std::move(folder)), log_(std::move(log)) {
+  ReadRecords(folder_, kJobPrefix, log_,
+              [&](const Json& record, const std::string& id, const std::string& where) {
+                Job job = ReadRecord(record, id, where);
+                next_ = std::max(next_, job.number + 1);
+                JobEvents events(PathOf(job, kEvents), id);
+                jobs_.emplace(id, JobEntry{std::move(job), std::move(events)});
+              });
 }
 
 JobEntry& JobStore::Add(Job job) {
   job.id = NewId(kJobPrefix);
   job.number = next_++;
-  JobEvents events(PathOf(job, kEvents), job.id);
-  events.Say("info", "Created fine-tuning job: " + job.id);
   Save(job);
+  JobEvents events(PathOf(job, kEvents), job.id);
   const std::string id = job.id;
-  return jobs_.emplace(id, JobEntry{std::move(job), std::move(events)}).first->second;
+  JobEntry& entry = jobs_.emplace(id, JobEntry{std::move(job), std::move(events)}).first->second;
+  Say(entry, "info", "Created fine-tuning job: " + id);
+  return entry;
 }
 
 JobEntry& JobStore::Get(const std::string& id) {
@@ -74,8 +62,32 @@ void JobStore::Save(const Job& job) {
   WriteTextFile(PathOf(job, kRecord), FormatJson(ToRecord(job), 2) + "\n");
 }
 
-fs::path JobStore::PathOf(const Job& job, const char* ending) const {
+void JobStore::SetStatus(JobEntry& entry, JobStatus status, std::string_view message) {
+  entry.job.status = status;
+  Save(entry.job);
+  Say(entry, "info", message);
+}
+
+void JobStore::Say(JobEntry& entry, std::string_view level, std::string_view message) {
+  Try(entry.job, [&] { entry.events.Say(level, message); });
+}
+
+std::filesystem::path JobStore::PathOf(const Job& job, const char* ending) const {
   return folder_ / (job.id + ending);
+}
+
+void JobStore::Log(const Job& job, std::string_view text) const {
+  log_(fmt::format("{}: {}", job.id, text));
+}
+
+bool JobStore::Try(const Job& job, const std::function<void()>& work) const {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& error) {
+    Log(job, error.what());
+    return false;
+  }
 }
 
 }  // namespace qlora

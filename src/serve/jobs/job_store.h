@@ -8,8 +8,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/jobs/job.h"
@@ -22,11 +25,14 @@ struct JobEntry {
   JobEvents events;
 };
 
-// For one thread at a time.
+// For one thread at a time: the one that holds Lock().
 class JobStore {
  public:
-  // Makes the folder, and takes the jobs that it holds. Errors: Runtime.
-  explicit JobStore(std::filesystem::path folder);
+  // Makes the folder, and takes the jobs that it holds. log: a line for people, from any thread.
+  // Errors: Runtime.
+  JobStore(std::filesystem::path folder, std::function<void(const std::string& line)> log);
+
+  std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
 
   // Gives the job an id and a number, and keeps it. Errors: Runtime.
   JobEntry& Add(Job job);
@@ -36,17 +42,24 @@ class JobStore {
   std::vector<JobEntry*> All();
   // Errors: Runtime.
   void Save(const Job& job);
+  // Saves the job in another state, of which an event tells. Errors: Runtime, for a job that has
+  // the state all the same.
+  void SetStatus(JobEntry& entry, JobStatus status, std::string_view message);
+  // Adds an event. Like the log, events are no part of what a job needs.
+  void Say(JobEntry& entry, std::string_view level, std::string_view message);
   // A file of the job: "JOB_ID.log" for ".log".
   std::filesystem::path PathOf(const Job& job, const char* ending) const;
 
-  // For people: jobs that are there and cannot be read.
-  const std::vector<std::string>& notes() const { return notes_; }
+  // A line of the log. Without Lock(), too.
+  void Log(const Job& job, std::string_view text) const;
+  // Writes what a full disk may refuse, without harm to the job. False, with a line in the log, for
+  // work that throws.
+  bool Try(const Job& job, const std::function<void()>& work) const;
 
  private:
-  void Load(const std::filesystem::path& path);
-
-  std::filesystem::path folder_;
-  std::vector<std::string> notes_;
+  const std::filesystem::path folder_;
+  const std::function<void(const std::string&)> log_;
+  std::mutex mutex_;
   std::map<std::string, JobEntry> jobs_;
   std::int64_t next_ = 0;
 };

@@ -2,7 +2,6 @@
 #ifndef QLORA_SERVE_JOBS_NEW_ID_H_
 #define QLORA_SERVE_JOBS_NEW_ID_H_
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12,12 +11,6 @@ namespace qlora {
 std::string NewId(std::string_view prefix);
 // True for what NewId(prefix) can return: it names a file and leads nowhere.
 bool IsId(std::string_view text, std::string_view prefix);
-
-// Returns a seed for a job that names none, 0 to 2^31 - 1.
-std::int64_t NewSeed();
-
-// Seconds since 1970.
-std::int64_t SecondsNow();
 
 }  // namespace qlora
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
 #include "io/json.h"
@@ -23,7 +25,12 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 
-std::string LogName(const char* log) { return std::string(log) + ".jsonl"; }
+// Events of steps that a job has at most, about; of longer runs, every n-th step has one.
+constexpr std::int64_t kMostMetrics = 10'000;
+
+fs::path LogOf(const fs::path& run, const char* name) {
+  return run / (std::string(name) + ".jsonl");
+}
 
 // Calls take with each whole line from an offset on, and returns the offset behind the last one.
 std::int64_t ReadLines(const fs::path& path, std::int64_t offset,
@@ -125,7 +132,7 @@ std::optional<std::int64_t> TrainedTokens(const fs::path& run) {
 
 void WriteResultFile(const fs::path& run, const fs::path& csv) {
   std::map<std::int64_t, Json> evaluations;
-  const fs::path evals = run / LogName(kEvalLog);
+  const fs::path evals = LogOf(run, kEvalLog);
   if (Exists(evals)) {
     ReadLines(evals, 0, [&](const std::string& text) {
       Json line = ParseLine(text);
@@ -136,7 +143,7 @@ void WriteResultFile(const fs::path& run, const fs::path& csv) {
   AtomicFile out(csv);
   out.Write(
       std::string_view("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"));
-  ReadLines(run / LogName(kStepLog), 0, [&](const std::string& text) {
+  ReadLines(LogOf(run, kStepLog), 0, [&](const std::string& text) {
     const Json line = ParseLine(text);
     if (!line.is_object() || !StepIn(line)) return;
     const auto evaluation = evaluations.find(*StepIn(line));
@@ -147,6 +154,63 @@ void WriteResultFile(const fs::path& run, const fs::path& csv) {
                           Cell(NumberIn(of_step, "eval_token_accuracy"))));
   });
   out.Commit();
+}
+
+// ---- The job that is told.
+
+void FindCheckpoints(JobStore& jobs, JobEntry& entry, const fs::path& run) {
+  Job& job = entry.job;
+  std::vector<JobCheckpoint> found;
+  bool changed = false;
+  for (const std::int64_t step : CheckpointSteps(run)) {
+    const auto known = std::ranges::find(job.checkpoints, step, &JobCheckpoint::step);
+    JobCheckpoint& checkpoint = found.emplace_back();
+    if (known != job.checkpoints.end()) {
+      checkpoint = *known;
+    } else {
+      checkpoint = {.step = step,
+                    .created_at = SecondsSince1970(),
+                    .train_loss = ValueAt(LogOf(run, kStepLog), step, "loss")};
+      changed = true;
+    }
+    if (!checkpoint.valid_loss && !job.request.validation_file.empty()) {
+      checkpoint.valid_loss = ValueAt(LogOf(run, kEvalLog), step, "eval_loss");
+      changed = changed || checkpoint.valid_loss;
+    }
+  }
+  changed = changed || found.size() != job.checkpoints.size();
+  if (!changed) return;
+  job.checkpoints = std::move(found);
+  jobs.Save(job);
+}
+
+JobWatch::JobWatch(JobStore& jobs, JobEntry& entry, fs::path run)
+    : jobs_(jobs), entry_(entry), run_(std::move(run)), log_(LogOf(run_, kStepLog)) {}
+
+void JobWatch::Follow() {
+  log_.Read([&](const Json& line) { AddMetrics(line); });
+  FindCheckpoints(jobs_, entry_, run_);
+}
+
+void JobWatch::AddMetrics(const Json& line) {
+  const auto step = line.at("step").get<std::int64_t>();
+  // What a run makes again after its last checkpoint has the same values.
+  if (step <= entry_.events.last_step()) return;
+  if (every_ == 0) {
+    total_ = TotalSteps(run_);
+    every_ = std::max<std::int64_t>(1, total_ / kMostMetrics);
+  }
+  const auto loss = NumberIn(line, "loss");
+  if (!loss || (step % every_ != 0 && step != 1 && step != total_)) return;
+  OrderedJson data = {{"step", step}, {"total_steps", total_}, {"train_loss", *loss}};
+  if (const auto accuracy = NumberIn(line, "token_accuracy")) {
+    data["train_mean_token_accuracy"] = *accuracy;
+  }
+  for (const char* key : {"rewards/accuracies", "rewards/margins"}) {
+    if (const auto value = NumberIn(line, key)) data[key] = *value;
+  }
+  entry_.events.AddMetrics(fmt::format("Step {}/{}: training loss={:.4f}", step, total_, *loss),
+                           data);
 }
 
 }  // namespace qlora

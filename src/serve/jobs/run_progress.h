@@ -1,4 +1,4 @@
-// What a training run has written into its folder so far, for the job that watches it.
+// What a training run has written into its folder so far, and the job that is told.
 #ifndef QLORA_SERVE_JOBS_RUN_PROGRESS_H_
 #define QLORA_SERVE_JOBS_RUN_PROGRESS_H_
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/json_fwd.h"
+#include "serve/jobs/job_store.h"
 
 namespace qlora {
 
@@ -47,6 +48,30 @@ std::optional<std::int64_t> TrainedTokens(const std::filesystem::path& run);
 // Writes the losses of a run as CSV, a line for each step: step, train_loss, and where the run has
 // them train_accuracy, valid_loss, valid_mean_token_accuracy. Errors: Runtime.
 void WriteResultFile(const std::filesystem::path& run, const std::filesystem::path& csv);
+
+// Who calls these functions holds the lock of the jobs, and gets Errors: Runtime.
+//
+// Adds checkpoints to a job, and takes those from it that are no longer there.
+void FindCheckpoints(JobStore& jobs, JobEntry& entry, const std::filesystem::path& run);
+
+// Adds checkpoints, and events of steps.
+class JobWatch {
+ public:
+  // jobs and entry must outlive this.
+  JobWatch(JobStore& jobs, JobEntry& entry, std::filesystem::path run);
+  // What is new since the last call.
+  void Follow();
+
+ private:
+  void AddMetrics(const Json& line);
+
+  JobStore& jobs_;
+  JobEntry& entry_;
+  const std::filesystem::path run_;
+  LogFollower log_;
+  std::int64_t every_ = 0;  // steps between two events; 0: not known yet
+  std::int64_t total_ = 0;
+};
 
 }  // namespace qlora
 

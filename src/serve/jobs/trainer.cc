@@ -28,6 +28,7 @@ constexpr int kCannotRun = 127;
 struct Start {
   pid_t parent;
   int input, output, log;
+  const char* folder;
   const char* program;
   char* const* arguments;
 };
@@ -36,6 +37,7 @@ struct Start {
   EndWithParent();
   if (getppid() != start.parent) _exit(kCannotRun);  // it has ended already
   setpgid(0, 0);                                     // Ctrl+C is for the server
+  if (chdir(start.folder) != 0) _exit(kCannotRun);
   constexpr int kNice = 10;
   setpriority(PRIO_PROCESS, 0, kNice);
   sigset_t none;
@@ -72,10 +74,12 @@ pid_t Launch(const fs::path& program, const TrainingTask& task) {
   const Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const Descriptor output(OpenForWriting(task.output, OpenMode::kReplace));
   const Descriptor log(OpenForWriting(task.log, OpenMode::kAppend));
+  const std::string folder = task.run.parent_path().string();
   const Start start{.parent = getpid(),
                     .input = input.fd,
                     .output = output.fd,
                     .log = log.fd,
+                    .folder = folder.c_str(),
                     .program = words.front().c_str(),
                     .arguments = arguments.data()};
   const pid_t child = fork();

@@ -11,7 +11,7 @@ namespace qlora {
 
 struct TrainingTask {
   std::vector<std::string> arguments = {};  // of the program: {"train", CONFIG, "--json"}
-  std::filesystem::path run = {};           // the folder of the run
+  std::filesystem::path run = {};           // its folder, which is in the one where it runs
   std::filesystem::path output = {};        // files for what it prints: replaced, and added to
   std::filesystem::path log = {};
 };
@@ -28,9 +28,9 @@ struct TrainingEnd {
 using Trainer =
     std::function<TrainingEnd(const TrainingTask& task, const std::function<StopRequest()>& watch)>;
 
-// Runs `program`, which ends with the thread that calls it, whatever ends that: a run without its
-// server would hold the folder that the next server resumes from. It gives way to this process
-// where both want the same core.
+// Runs `program` in the folder that holds the run. The program ends with the thread that calls it,
+// whatever ends that: a run without its server would hold the folder that the next server resumes
+// from. It gives way to this process where both want the same core.
 Trainer ProcessTrainer(std::filesystem::path program);
 
 }  // namespace qlora

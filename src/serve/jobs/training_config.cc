@@ -1,14 +1,20 @@
 #include "serve/jobs/training_config.h"
 
+#include <optional>
 #include <variant>
 
-#include "base/text.h"
+#include "base/file.h"
 #include "io/json.h"
+#include "model/base_record.h"
+#include "prompt/turn_template.h"
 #include "qlora/options.h"
 #include "qlora/train_options.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Checkpoints and evaluations of a run: at the end of each of its epochs at least, up to ten.
 constexpr std::int64_t kMostSaves = 10;
@@ -27,11 +33,23 @@ void AddOptions(Fields fields, OrderedJson& config) {
   }
 }
 
+// What is no path, as a name of the hub, stays.
+std::string FromAnywhere(const std::string& name) {
+  return Exists(name) ? fs::absolute(name).lexically_normal().string() : name;
+}
+
+// Which mean the same in every folder, whatever files there are.
+bool IsNameOfTemplate(const std::string& name) {
+  return name == "chatml" || name == "plain" || FindTurnPieces(name);
+}
+
 void AddBase(const ModelOptions& base, OrderedJson& config) {
-  config["model_name_or_path"] = base.model_name_or_path;
+  config["model_name_or_path"] = BaseOfTraining(base);
   config["compute_dtype"] = base.compute_dtype;
   config["device"] = base.device;
   AddOptions(base.chat, config);
+  const std::string& chat = base.chat.chat_template;
+  if (!chat.empty() && !IsNameOfTemplate(chat)) config["chat_template"] = FromAnywhere(chat);
   if (base.load_in_4bit == "auto") return;
   config["load_in_4bit"] = base.load_in_4bit;
   if (base.load_in_4bit == "true") AddOptions(base.quantization, config);
@@ -50,14 +68,27 @@ void AddSchedule(const JobRequest& request, bool evaluates, OrderedJson& config)
 
 }  // namespace
 
+std::string NameWithin(const fs::path& folder, const fs::path& path) {
+  const fs::path outer = WithoutLinks(folder);
+  const fs::path inner = WithoutLinks(path);
+  return (Contains(outer, inner) ? inner.lexically_relative(outer) : inner).string();
+}
+
+std::string BaseOfTraining(const ModelOptions& base) {
+  return FromAnywhere(base.model_name_or_path);
+}
+
 OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files) {
   const JobRequest& request = job.request;
   OrderedJson config;
   AddBase(base, config);
   if (!job.adapter.empty()) config["adapter"] = job.adapter;
-  config["dataset"] = {files.training.string()};
-  if (!files.validation.empty()) config["eval_dataset"] = {files.validation.string()};
-  config["output_dir"] = files.run.string();
+  if (!job.chat_template.empty()) config["chat_template"] = job.chat_template;
+  config["dataset"] = {files.training};
+  if (!files.validation.empty()) config["eval_dataset"] = {files.validation};
+  config["output_dir"] = files.run;
+  // Over what a run has left that ended before its first checkpoint.
+  config["resume_from_checkpoint"] = "auto";
   // A step of as many examples as was said, in micro-batches of two where that is even.
   config["global_batch_size"] = request.batch_size;
   config["per_device_train_batch_size"] = request.batch_size % 2 == 0 ? 2 : 1;
@@ -75,14 +106,11 @@ OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const Train
   return config;
 }
 
-std::string ClientMessage(std::string message, const TrainingFiles& files,
-                          const std::string& training_name, const std::string& validation_name) {
-  message = message.substr(0, message.find('\n'));
-  message = ReplaceAll(message, files.training.string(), training_name);
-  if (!files.validation.empty()) {
-    message = ReplaceAll(message, files.validation.string(), validation_name);
-  }
-  return ReplaceAll(message, files.run.string(), "the run");
+fs::path TextTemplateOf(const fs::path& adapter) {
+  const std::optional<PromptLayout> layout = LoadLayout(adapter);
+  const fs::path file = adapter / kChatTemplateFile;
+  const bool is_text = layout && layout->kind == PromptLayout::Kind::kText;
+  return is_text && Exists(file) ? file : fs::path();
 }
 
 }  // namespace qlora

@@ -2,7 +2,6 @@
 #ifndef QLORA_SERVE_JOBS_TRAINING_CONFIG_H_
 #define QLORA_SERVE_JOBS_TRAINING_CONFIG_H_
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -12,19 +11,27 @@
 
 namespace qlora {
 
+// The name of a path in records of a folder, and for a process that runs in the folder: relative
+// to it for what is inside, so that the folder may be moved, or spelled in another way.
+std::string NameWithin(const std::filesystem::path& folder, const std::filesystem::path& path);
+
+// As NameWithin names them in the folder of runs, where trainings run.
 struct TrainingFiles {
-  std::filesystem::path training;
-  std::filesystem::path validation;  // empty: none
-  std::filesystem::path run;         // the folder of the run
+  std::string training;
+  std::string validation;  // "": none
+  std::string run;         // the folder of the run
 };
+
+// The name of the base for a process that runs in another folder than this one.
+std::string BaseOfTraining(const ModelOptions& base);
 
 // base: how the server holds the base, which is the form that its adapters are trained on.
 OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files);
 
-// Returns the first line of a failed run's error, with the names that the client gave in place of
-// those of files here.
-std::string ClientMessage(std::string message, const TrainingFiles& files,
-                          const std::string& training_name, const std::string& validation_name);
+// The template of an adapter that was trained on prompts and answers as plain texts: in their form
+// such an adapter is asked, though `train` reads the template for other programs alone. "" for all
+// other adapters, whose templates `train` takes by itself.
+std::filesystem::path TextTemplateOf(const std::filesystem::path& adapter);
 
 }  // namespace qlora
 

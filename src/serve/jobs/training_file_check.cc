@@ -109,49 +109,54 @@ std::int64_t CheckMessages(const OrderedJson& messages, const std::string& where
   return answers;
 }
 
-void CheckSupervised(const OrderedJson& record) {
+// True for a conversation.
+bool CheckSupervised(const OrderedJson& record) {
   if (LooksLikePreference(record)) {
     ThrowInvalidInput("the record has preferred answers; train on them with method dpo");
   }
   if (!HasField(record, "messages")) {
     // Of other formats, `train` says what is wrong.
-    if (DetectRecordFormat(record, /*has_template=*/false)) return;
+    if (DetectRecordFormat(record, /*has_template=*/false)) return false;
     ThrowInvalidInput("messages: missing; expected {{\"messages\": [...]}}");
   }
   if (CheckMessages(record["messages"], "messages") == 0) {
     ThrowInvalidInput("messages: there is no answer of the assistant, which is what is trained");
   }
+  return true;
 }
 
-void CheckPreference(const OrderedJson& record) {
+bool CheckPreference(const OrderedJson& record) {
   if (!LooksLikePreference(record)) {
     ThrowInvalidInput(
         "expected input.messages, preferred_output and non_preferred_output, which method dpo "
         "trains on");
   }
-  if (HasField(record, "input") && record["input"].is_object() &&
-      HasField(record["input"], "messages")) {
-    CheckMessages(record["input"]["messages"], "input.messages");
-  }
+  const bool chats = HasField(record, "input") && record["input"].is_object() &&
+                     HasField(record["input"], "messages");
+  if (chats) CheckMessages(record["input"]["messages"], "input.messages");
   for (const char* output : {"preferred_output", "non_preferred_output"}) {
     if (HasField(record, output) && record[output].is_array() &&
         CheckMessages(record[output], output) == 0) {
       ThrowInvalidInput("{}: there is no answer of the assistant", output);
     }
   }
+  return chats;
 }
 
 }  // namespace
 
-void CheckTrainingFile(const fs::path& path, const std::string& filename, TrainingMethod method) {
+bool CheckTrainingFile(const fs::path& path, const std::string& filename, TrainingMethod method) {
   std::int64_t records = 0;
+  bool all_chat = true;
   try {
     ForEachLine(path, [&](std::int64_t number, std::string_view line) {
       if (Trim(line).empty()) return;
       ++records;
       try {
         const OrderedJson record = ParseLine(line);
-        method == TrainingMethod::kDpo ? CheckPreference(record) : CheckSupervised(record);
+        const bool chats =
+            method == TrainingMethod::kDpo ? CheckPreference(record) : CheckSupervised(record);
+        all_chat = all_chat && chats;
       } catch (const Error& error) {
         ThrowInvalidInput("line {}: {}", number, error.what());
       }
@@ -160,6 +165,7 @@ void CheckTrainingFile(const fs::path& path, const std::string& filename, Traini
     throw Error(error.code(), fmt::format("{}: {}", filename, error.what()));
   }
   if (records == 0) ThrowInvalidInput("{}: the file is empty: it has no examples", filename);
+  return all_chat;
 }
 
 }  // namespace qlora

@@ -13,8 +13,9 @@ namespace qlora {
 
 enum class TrainingMethod { kSupervised, kDpo };
 
-// filename: of the client, for errors. Errors: InvalidInput, "train.jsonl: line 3: ...".
-void CheckTrainingFile(const std::filesystem::path& path, const std::string& filename,
+// True when the records are conversations. filename: of the client, for errors. Errors:
+// InvalidInput, "train.jsonl: line 3: ...".
+bool CheckTrainingFile(const std::filesystem::path& path, const std::string& filename,
                        TrainingMethod method);
 
 }  // namespace qlora

@@ -102,12 +102,11 @@ void AddFileRoutes(RouteTable& table, Server& server) {
   table.Add("GET", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     SendJson(*reply, ToJson(jobs().files().Get(request.values.at("id"))));
   });
-  table.Add(
-      "GET", "/v1/files/{id}/content", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-        const FileStore& files = jobs().files();
-        const StoredFile file = files.Get(request.values.at("id"));
-        reply->Send({.type = "application/octet-stream", .file = files.PathOf(file).string()});
-      });
+  table.Add("GET", "/v1/files/{id}/content",
+            [=](const HttpRequest& request, const HttpReplyPtr& reply) {
+              const auto bytes = jobs().files().BytesOf(request.values.at("id"));
+              reply->Send({.type = "application/octet-stream", .file = bytes.string()});
+            });
   table.Add("DELETE", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     const std::string& id = request.values.at("id");
     OnDisk([&] { jobs().RemoveFile(id); });

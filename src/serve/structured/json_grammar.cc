@@ -106,8 +106,7 @@ GrammarState JsonGrammar::Integer(Bounds bounds, GrammarState next) {
   const std::int64_t most = std::min(bounds.most.value_or(kLargest), kLargest);
   if (least > most) {
     throw Error(ErrorCode::kInvalidInput,
-                fmt::format("no integer of up to {} digits is from {} to {}", kMostDigits,
-                            bounds.least.value_or(least), bounds.most.value_or(most)));
+                fmt::format("no integer of up to {} digits is within its bounds", kMostDigits));
   }
   std::vector<GrammarState> choices;
   if (most >= 0) choices.push_back(Up(std::max<std::int64_t>(least, 0), most, next));

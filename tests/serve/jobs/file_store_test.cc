@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "base/file.h"
@@ -34,17 +36,22 @@ class FileStoreTest : public testing::Test {
     return store.Add(upload, name, kTrainingPurpose);
   }
 
+  FileStore Open(const fs::path& folder) {
+    return FileStore(folder, [this](const std::string& line) { log_ += line + "\n"; });
+  }
+
   TemporaryFolder folder_;
+  std::string log_;
 };
 
 TEST_F(FileStoreTest, KeepsFilesOverARestart) {
   StoredFile file;
   {
-    FileStore store(folder_.path() / "files");
+    FileStore store = Open(folder_ / "files");
     file = Add(store, "bytes\n", "möre.jsonl");
     Add(store, "second\n");
   }
-  const FileStore store(folder_.path() / "files");
+  const FileStore store = Open(folder_ / "files");
   const StoredFile again = store.Get(file.id);
   EXPECT_EQ(again.filename, "möre.jsonl");
   EXPECT_EQ(again.bytes, 6);
@@ -52,22 +59,22 @@ TEST_F(FileStoreTest, KeepsFilesOverARestart) {
   EXPECT_EQ(ReadTextFile(store.PathOf(again)), "bytes\n");
   ASSERT_EQ(store.All().size(), 2);
   EXPECT_EQ(store.All().back().id, file.id);  // newest first
-  EXPECT_TRUE(store.notes().empty());
+  EXPECT_EQ(log_, "");
 }
 
 TEST_F(FileStoreTest, ARemovedFileIsGone) {
-  FileStore store(folder_.path());
+  FileStore store = Open(folder_.path());
   const StoredFile file = Add(store, "x");
   store.Remove(file.id);
   EXPECT_EQ(StatusOf([&] { store.Get(file.id); }), 404);
   EXPECT_EQ(StatusOf([&] { store.Remove(file.id); }), 404);
   EXPECT_FALSE(Exists(store.PathOf(file)));
-  EXPECT_TRUE(FileStore(folder_.path()).All().empty());
+  EXPECT_TRUE(Open(folder_.path()).All().empty());
 }
 
 TEST_F(FileStoreTest, NoIdLeadsToAnotherFile) {
   WriteTextFile(folder_.path() / "secret.jsonl", "secret");
-  FileStore store(folder_.path() / "files");
+  FileStore store = Open(folder_ / "files");
   for (const std::string& id :
        {std::string("../secret"), std::string("/etc/passwd"), std::string("file-../../secret"),
         std::string(""), std::string("."), std::string(5000, 'x')}) {
@@ -87,12 +94,13 @@ TEST_F(FileStoreTest, NamesLoseTheirFolders) {
 }
 
 TEST_F(FileStoreTest, LeavesOutWhatIsDamagedAndRemovesWhatWasCutOff) {
-  std::string changed, odd, good;
+  std::string changed, odd, empty, good;
   fs::path upload, nobodys;
   {
-    FileStore store(folder_.path());
+    FileStore store = Open(folder_.path());
     changed = Add(store, "as it was").id;
     odd = Add(store, "x").id;
+    empty = Add(store, "x").id;
     good = Add(store, "y").id;
     upload = store.NewUpload();
     WriteTextFile(upload, "half of");
@@ -100,15 +108,35 @@ TEST_F(FileStoreTest, LeavesOutWhatIsDamagedAndRemovesWhatWasCutOff) {
     WriteTextFile(nobodys, "without a record");
     std::ofstream(store.PathOf({.id = changed}), std::ios::app) << "more";
   }
-  WriteTextFile(folder_.path() / (odd + ".json"), "{\"number\": -1");
-  WriteTextFile(folder_.path() / "notes.json", "{}");
-  const FileStore store(folder_.path());
+  WriteTextFile(folder_ / (odd + ".json"), "{\"number\": -1");
+  WriteTextFile(folder_ / (empty + ".json"), "{}");
+  WriteTextFile(folder_ / "notes.json", "{}");
+  const FileStore store = Open(folder_.path());
   ASSERT_EQ(store.All().size(), 1);
   EXPECT_EQ(store.All().front().id, good);
-  EXPECT_EQ(store.notes().size(), 2);
+  for (const std::string& id : {changed, odd, empty}) {
+    EXPECT_THAT(log_, testing::HasSubstr((folder_ / (id + ".json: ")).string()));
+    EXPECT_THAT(log_, testing::HasSubstr(id + " is left out: mend the file, or remove it"));
+  }
+  EXPECT_EQ(std::ranges::count(log_, '\n'), 3) << log_;
   EXPECT_FALSE(Exists(upload));
   EXPECT_FALSE(Exists(nobodys));
   EXPECT_TRUE(Exists(store.PathOf({.id = odd})));
+}
+
+TEST_F(FileStoreTest, BytesThatSomebodyHasRemovedAreNotThere) {
+  FileStore store = Open(folder_ / "files");
+  const StoredFile file = Add(store, "x");
+  EXPECT_EQ(store.BytesOf(file.id), store.PathOf(file));
+  fs::remove_all(folder_ / "files");
+  try {
+    store.BytesOf(file.id, "training_file");
+    ADD_FAILURE() << "there";
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status, 404);
+    EXPECT_EQ(error.code, "file_gone");
+    EXPECT_EQ(error.param, "training_file");
+  }
 }
 
 TEST(NewIdTest, IdsAreLettersAndDigits) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "base/file.h"
 #include "io/json.h"
+#include "model/base_record.h"
 #include "serve/api_error.h"
 #include "serve/jobs/job_stubs.h"
 #include "temporary_folder.h"
@@ -44,8 +46,7 @@ class FineTuningTest : public testing::Test {
     jobs_.reset();
     models_ = std::make_unique<NamedModels>();
     models_->room = room_;
-    FineTuningOptions options{
-        .folder = folder_.path(), .base_fingerprint = weights_, .file_bytes = 1000};
+    FineTuningOptions options{.folder = runs_, .base_fingerprint = weights_, .file_bytes = 1000};
     options.base.model_name_or_path = "model";
     options.memory_left = [] { return std::int64_t{12345}; };
     jobs_ = std::make_unique<FineTuning>(
@@ -119,7 +120,16 @@ class FineTuningTest : public testing::Test {
     return step == 0 ? name : name + ":ckpt-step-" + std::to_string(step);
   }
 
+  // The arguments of a training lead from the folder where it runs.
+  Json ConfigOf(std::int64_t task) const {
+    return ReadJsonFile(tasks_.at(task).run.parent_path() / tasks_.at(task).arguments.at(1));
+  }
+  std::filesystem::path RecordOf(const std::string& id) const {
+    return runs_ / "jobs" / (id + ".json");
+  }
+
   TemporaryFolder folder_;
+  std::filesystem::path runs_ = folder_.path();
   std::string weights_ = "a";  // of the base
   std::int64_t room_ = 1000;
   std::string log_;  // to be read while no job runs
@@ -162,7 +172,7 @@ TEST_F(FineTuningTest, PreferencesHaveALossAndARateOfTheirOwn) {
       Create({{"training_file", Upload(pair)},
               {"method", {{"type", "dpo"}, {"dpo", {{"hyperparameters", hyperparameters}}}}}});
   WaitFor(id, "succeeded");
-  const Json config = ReadJsonFile(tasks_.at(0).arguments[1]);
+  const Json config = ConfigOf(0);
   EXPECT_EQ(config["preference_loss"], "sigmoid");
   EXPECT_EQ(config["beta"], 0.1);
   EXPECT_EQ(config["learning_rate"], 1e-5);
@@ -178,12 +188,12 @@ TEST_F(FineTuningTest, TheTrainingIsTheProgramItself) {
   EXPECT_EQ(arguments[2], "--json");
   EXPECT_EQ(arguments[3], "--max_memory");
   EXPECT_EQ(arguments[4], "12345B");
-  const Json config = ReadJsonFile(arguments[1]);
+  const Json config = ConfigOf(0);
   EXPECT_EQ(config["seed"], 5);
   EXPECT_EQ(config["global_batch_size"], 3);
   EXPECT_EQ(config["per_device_train_batch_size"], 1);
   EXPECT_EQ(config["learning_rate"], 2e-4);
-  EXPECT_EQ(config["output_dir"], (folder_.path() / id).string());
+  EXPECT_EQ(config["output_dir"], id);
 }
 
 TEST_F(FineTuningTest, OneRunsAndOthersWait) {
@@ -227,7 +237,33 @@ TEST_F(FineTuningTest, APausedJobGoesOnWhereItWas) {
   EXPECT_EQ(MetricSteps(id), (std::vector<std::int64_t>{1, 2, 3, 4}));
   ASSERT_EQ(tasks_.size(), 2);
   EXPECT_EQ(tasks_[1].arguments[0], "resume");
-  EXPECT_EQ(tasks_[1].arguments[1], (folder_.path() / id).string());
+  EXPECT_EQ(tasks_[1].arguments[1], id);
+  EXPECT_EQ(tasks_[1].arguments[2], "--model_name_or_path");
+}
+
+// What it has left is in nobody's way, and its record names files that a run may not choose.
+TEST_F(FineTuningTest, AJobWithoutACheckpointBeginsAnew) {
+  StopBefore(1);
+  const std::string id = Create();
+  while (running_ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  jobs_->Pause(id);
+  WaitFor(id, "paused");
+  gate_ = 1000;
+  jobs_->Resume(id);
+  WaitFor(id, "succeeded");
+  ASSERT_EQ(tasks_.size(), 2);
+  EXPECT_EQ(tasks_[1].arguments[0], "train");
+  EXPECT_EQ(ConfigOf(1)["resume_from_checkpoint"], "auto");
+}
+
+// As systems that end a server do to all its processes.
+TEST_F(FineTuningTest, ATrainingThatSomebodyStopsIsPaused) {
+  training_.exit_code = 130;
+  const std::string id = Create();
+  EXPECT_TRUE(WaitFor(id, "paused")["error"].is_null());
+  training_.exit_code = 0;
+  jobs_->Resume(id);
+  WaitFor(id, "succeeded");
 }
 
 TEST_F(FineTuningTest, TheNextServerGoesOnWithTheJobs) {
@@ -244,6 +280,66 @@ TEST_F(FineTuningTest, TheNextServerGoesOnWithTheJobs) {
   WaitFor(second, "succeeded");
   WaitFor(first, "succeeded");
   EXPECT_EQ(MetricSteps(first), (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+TEST_F(FineTuningTest, AFolderMayBeMovedAndSpelledInAnotherWay) {
+  runs_ = folder_ / "a";
+  Start();
+  const std::string first = Create();
+  const auto model = WaitFor(first, "succeeded")["fine_tuned_model"].get<std::string>();
+  StopBefore(3);
+  const std::string second = Create({{"model", model}});
+  WaitForStep(second, 2);
+  const std::string third = Create({{"model", ModelOf(first, 2)}});
+  jobs_.reset();
+  for (const std::string& id : {second, third}) {
+    EXPECT_EQ(ReadTextFile(RecordOf(id)).find(folder_.path().string()), std::string::npos);
+  }
+  std::filesystem::rename(folder_ / "a", folder_ / "b");
+  std::filesystem::create_symlink("b", folder_ / "c");
+  runs_ = folder_ / "b/../c";
+  gate_ = 1000;
+  tasks_.clear();
+  Start();
+  EXPECT_TRUE(models_->Has(model));
+  WaitFor(third, "succeeded");
+  WaitFor(second, "succeeded");
+  ASSERT_EQ(tasks_.size(), 2);
+  EXPECT_EQ(tasks_[0].arguments[1], second);
+  EXPECT_EQ(ConfigOf(1)["adapter"], first + "/checkpoint-2");
+  EXPECT_EQ(ConfigOf(1)["dataset"][0].get<std::string>().rfind("files/file-", 0), 0);
+}
+
+TEST_F(FineTuningTest, AnAdapterThatIsGoneIsNamed) {
+  const std::string first = Create();
+  WaitFor(first, "succeeded");
+  StopBefore(1);
+  const std::string running = Create();
+  const std::string id = Create({{"model", ModelOf(first)}});
+  std::filesystem::remove_all(runs_ / first);
+  jobs_->Cancel(running);
+  const OrderedJson error = WaitFor(id, "failed")["error"];
+  EXPECT_EQ(error["code"], "model_not_found");
+  EXPECT_EQ(error["param"], "model");
+}
+
+// Such an adapter is asked in the form of its texts, which `train` does not take by itself.
+TEST_F(FineTuningTest, ConversationsForAnAdapterOfTextsHaveTheirForm) {
+  const std::string first = Create();
+  WaitFor(first, "succeeded");
+  BaseRecord record;
+  record.chat_template = "{{ messages }}";
+  record.prompts.layout = PromptLayout{.kind = PromptLayout::Kind::kText,
+                                       .format = RecordFormat::kPromptCompletion,
+                                       .prompt_template = "{prompt}",
+                                       .completion_template = "{completion}"};
+  SaveBaseRecord(runs_ / first, record);
+  const std::string chat = Create({{"model", ModelOf(first)}});
+  WaitFor(chat, "succeeded");
+  EXPECT_EQ(ConfigOf(1)["chat_template"], first + "/chat_template.jinja");
+  const std::string texts = Upload(R"({"prompt": "q", "completion": "a"})");
+  WaitFor(Create({{"model", ModelOf(first)}, {"training_file", texts}}), "succeeded");
+  EXPECT_FALSE(ConfigOf(2).contains("chat_template"));
 }
 
 TEST_F(FineTuningTest, JobsOfAnotherBaseWaitForAServerWithIt) {
@@ -367,7 +463,7 @@ TEST_F(FineTuningTest, ARunThatEndedBeforeItsServerKnewIsTaken) {
   WaitFor(id, "succeeded");
   jobs_.reset();
   // As the file was while the run went on.
-  const auto record = folder_.path() / "jobs" / (id + ".json");
+  const auto record = RecordOf(id);
   Json job = ReadJsonFile(record);
   job["status"] = "running";
   job.erase("finished_at");
@@ -381,8 +477,8 @@ TEST_F(FineTuningTest, AFailureHasTheNamesOfTheClient) {
   training_.exit_code = 2;
   StopBefore(1);
   const std::string file = Upload();
-  const std::string path = jobs_->files().PathOf(jobs_->files().Get(file)).string();
-  training_.output = FormatJson(Json{{"ok", false}, {"error", path + ":1: bad\nmore"}});
+  training_.output =
+      FormatJson(Json{{"ok", false}, {"error", "files/" + file + ".jsonl:1: bad\nmore"}});
   const std::string id = Create({{"training_file", file}});
   gate_ = 1000;
   const OrderedJson job = WaitFor(id, "failed");
@@ -440,14 +536,21 @@ TEST_F(FineTuningTest, ListsTheNewestFirstAndByMetadata) {
   EXPECT_TRUE(jobs_->List({}, {{"mark", "y"}})["data"].empty());
 }
 
-TEST_F(FineTuningTest, LeavesOutDamagedJobs) {
+TEST_F(FineTuningTest, LeavesOutDamagedJobsAndSaysSo) {
   const std::string id = Create();
   WaitFor(id, "succeeded");
-  jobs_.reset();
-  WriteTextFile(folder_.path() / "jobs" / (id + ".json"), "{");
-  Start();
-  EXPECT_TRUE(jobs_->List({}, {})["data"].empty());
-  EXPECT_EQ(StatusOf([&] { jobs_->Get(id); }), 404);
+  for (const char* text : {"{", "", "{}", "[]", "null"}) {
+    jobs_.reset();
+    WriteTextFile(RecordOf(id), text);
+    log_.clear();
+    Start();
+    EXPECT_TRUE(jobs_->List({}, {})["data"].empty());
+    EXPECT_EQ(StatusOf([&] { jobs_->Get(id); }), 404);
+    EXPECT_THAT(log_, HasSubstr(RecordOf(id).string() + ": ")) << text;
+    EXPECT_THAT(log_, HasSubstr(id + " is left out: mend the file, or remove it")) << text;
+    EXPECT_EQ(std::ranges::count(log_, '\n'), 1) << log_;
+    EXPECT_EQ(ReadTextFile(RecordOf(id)), text);
+  }
 }
 
 TEST_F(FineTuningTest, OnlyUploadsGoToFiles) {

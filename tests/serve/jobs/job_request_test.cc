@@ -1,3 +1,5 @@
+#include "serve/jobs/job_request.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +8,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/api_error.h"
-#include "serve/jobs/job.h"
+#include "serve/jobs/job_record.h"
 
 namespace qlora {
 namespace {
@@ -114,6 +116,8 @@ Job SomeJob() {
   Job job;
   job.id = "ftjob-ABCDEFGHIJKLMNOPQRSTUVWX";
   job.base = "org/base";
+  job.adapter = "ftjob-x";
+  job.chat_template = "ftjob-x/chat_template.jinja";
   job.request = Read(R"(, "suffix": "../../x", "metadata": {"a": "b"}, "seed": 5)");
   job.checkpoints = {{.step = 4, .created_at = 7, .train_loss = 0.5, .valid_loss = 0.25}, {}};
   job.error = JobError{.code = "c", .message = "m"};
@@ -144,7 +148,7 @@ TEST(JobTest, ADamagedRecordIsRefused) {
   const Json record = ToRecord(job);
   for (const auto& [key, value] : record.items()) {
     if (key == "checkpoints" || key == "error" || key == "trained_tokens") continue;
-    if (key == "base_fingerprint") continue;  // of records that are older
+    if (key == "base_fingerprint" || key == "chat_template") continue;  // of older records
     Json without = record;
     without.erase(key);
     EXPECT_THROW(ReadRecord(without, job.id, "job.json"), Error) << key;
@@ -152,6 +156,13 @@ TEST(JobTest, ADamagedRecordIsRefused) {
     wrong[key] = true;
     EXPECT_THROW(ReadRecord(wrong, job.id, "job.json"), Error) << key;
   }
+}
+
+TEST(JobTest, AMethodThatIsNoneIsRefused) {
+  const Job job = SomeJob();
+  Json record = ToRecord(job);
+  record["request"]["method"] = "magic";
+  EXPECT_THROW(ReadRecord(record, job.id, "job.json"), Error);
 }
 
 // A count of 0 would be divided by.

@@ -29,6 +29,16 @@ TEST(ProcessTrainerTest, ReturnsTheExitCodeAndWhatWasPrinted) {
   EXPECT_EQ(ReadTextFile(folder / "log"), "more\n");
 }
 
+TEST(ProcessTrainerTest, RunsInTheFolderThatHoldsTheRun) {
+  const TemporaryFolder folder;
+  const TrainingTask task{.arguments = {"-c", "pwd -P"},
+                          .run = folder / "run",
+                          .output = folder / "out",
+                          .log = folder / "log"};
+  EXPECT_EQ(ProcessTrainer("/bin/sh")(task, [] { return StopRequest::kNone; }).output,
+            std::filesystem::canonical(folder.path()).string() + "\n");
+}
+
 // As a shell does with trap '' CHLD; the system keeps no exit codes then.
 TEST(ProcessTrainerTest, KnowsTheEndWhereSignalsOfChildrenAreIgnored) {
   const TemporaryFolder folder;

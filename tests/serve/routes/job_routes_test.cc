@@ -118,6 +118,26 @@ TEST_F(JobRoutesTest, ADiskIsNoFaultOfTheClient) {
   EXPECT_NE(log_.find((folder_.path() / "runs").string()), std::string::npos) << log_;
 }
 
+TEST_F(JobRoutesTest, AFileWhoseBytesAreGoneIsNotThere) {
+  const std::string file = UploadedId();
+  std::filesystem::remove_all(folder_.path() / "runs");
+  log_.clear();
+  const auto reply = Ask("GET", "/v1/files/" + file + "/content");
+  EXPECT_EQ(reply->response.status, 404);
+  EXPECT_EQ(ErrorOf(*reply)["code"], "file_gone");
+  EXPECT_EQ(log_.find(": error: "), std::string::npos) << log_;
+  EXPECT_EQ(Ask("GET", "/v1/files/" + file)->json()["id"], file);
+}
+
+TEST_F(JobRoutesTest, AJobOverBytesThatAreGoneNamesTheField) {
+  const std::string file = UploadedId();
+  std::filesystem::remove(jobs_->files().PathOf({.id = file}));
+  const auto reply =
+      Ask("POST", "/v1/fine_tuning/jobs", R"({"model": "base", "training_file": ")" + file + "\"}");
+  EXPECT_EQ(reply->response.status, 404);
+  EXPECT_EQ(ErrorOf(*reply)["param"], "training_file");
+}
+
 TEST_F(JobRoutesTest, AJobIsMadeAndListed) {
   const auto made = Ask("POST", "/v1/fine_tuning/jobs",
                         R"({"model": "base", "training_file": ")" + UploadedId() +

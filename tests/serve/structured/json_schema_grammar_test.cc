@@ -133,6 +133,7 @@ TEST(JsonSchemaGrammar, RefusesByName) {
       {R"({"type": "string", "maxItems": 3})", "schema.maxItems"},
       {R"({"type": "string", "minLength": 3, "maxLength": 2})", "schema.maxLength"},
       {R"({"type": "integer", "minimum": 3, "maximum": 2})", "schema"},
+      {R"({"type": "integer", "minimum": 9223372036854775807})", "schema"},
       {R"({"type": "array", "minItems": 100000})", "schema.minItems"},
       {R"({"type": "array", "uniqueItems": true})", "schema.uniqueItems"},
       {R"({"oneOf": [{}]})", "schema.oneOf"},
@@ -164,6 +165,8 @@ TEST(JsonSchemaGrammar, RefusesByName) {
     } catch (const ApiError& error) {
       EXPECT_EQ(error.param, param) << schema << ": " << error.message;
       EXPECT_EQ(error.status, 400);
+      // No number that the schema does not have.
+      EXPECT_EQ(error.message.find("000000"), std::string::npos) << error.message;
     }
   }
 }

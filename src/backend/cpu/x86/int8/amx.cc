@@ -135,7 +135,7 @@ const Int8Kernels& AmxKernels() {
                                            .multiply = Multiply,
                                            .begin = Begin,
                                            .end = EndTiles,
-                                           .most_dots = kMostVnniDots,
+                                           .most_dots = kMostDots,
                                            .dots = DotSignedCodes};
   return kKernels;
 }

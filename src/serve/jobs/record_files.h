@@ -1,0 +1,24 @@
+// The records of a folder: one file, ID.json, for each thing that is kept there.
+#ifndef QLORA_SERVE_JOBS_RECORD_FILES_H_
+#define QLORA_SERVE_JOBS_RECORD_FILES_H_
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+// Calls take with each record whose id NewId(prefix) has made; where: names the file in errors.
+// One that cannot be read, or that take refuses by an exception, is left out and stays: log gets a
+// line with the file, the reason and what to do. Makes the folder. Errors: Runtime.
+void ReadRecords(const std::filesystem::path& folder, std::string_view prefix,
+                 const std::function<void(const std::string& line)>& log,
+                 const std::function<void(const Json& record, const std::string& id,
+                                          const std::string& where)>& take);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_JOBS_RECORD_FILES_H_
