@@ -10,7 +10,7 @@ patch=$PWD/tests/faults.patch
 git -C "$faulty" checkout --quiet --force --detach "$(git rev-parse HEAD)"
 cd "$faulty"
 git apply --3way "$patch"
-programs=(base quant ggml io backend parquet pull jinja tokenizer data model train convert cli)
+programs=(base quant ggml io backend parquet pull serve jinja tokenizer data model train convert cli)
 build release qlora "${programs[@]/%/_tests}"
 took "build with faults"
 

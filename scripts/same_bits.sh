@@ -57,7 +57,7 @@ $(each "loftq pissa olora" "recipe/% $short --init-lora-weights %"
   each "none attention mlp layer" "recompute-dora/% $short --recompute % --use-dora"
   each "none attention mlp layer" "recompute-moe/% $short --recompute % --model $golden/mixtral-tiny"
   each "f32 f16 bf16 q8_0" "export/% export $tiny --adapter recipe/plain --outtype %"
-  for type in float32 bfloat16; do
+  for type in float32 bfloat16 int8; do
     each "$families" "$type/% $short --model $golden/% --compute-dtype $type"
     each "$families" "$type/%-text generate --model $golden/% --adapter $type/% --compute-dtype $type"
     each "$families" "$type/%-gguf export --model $golden/% --adapter $type/%"

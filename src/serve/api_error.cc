@@ -52,12 +52,13 @@ HttpResponse WithHeaders(int status, const OrderedJson& body) {
 
 }  // namespace
 
-ApiError ContextExceeded(std::int64_t context_length, const std::string& found) {
+ApiError ContextExceeded(std::int64_t context_length, const std::string& found,
+                         const std::string& param) {
   return ApiError(400,
                   fmt::format("this model's maximum context length is {} tokens, and the prompt "
                               "has {}: shorten it, and leave room for the answer",
                               context_length, found),
-                  "", "context_length_exceeded");
+                  param, "context_length_exceeded");
 }
 
 ApiError DiskError(const std::string& detail) {

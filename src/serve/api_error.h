@@ -31,7 +31,9 @@ struct ApiError : std::exception {
 };
 
 // The refusal of a prompt that leaves no room for an answer. found: what it has, "300 tokens".
-ApiError ContextExceeded(std::int64_t context_length, const std::string& found);
+// param: the prompt, where it is a field.
+ApiError ContextExceeded(std::int64_t context_length, const std::string& found,
+                         const std::string& param = {});
 
 // Runs what works with the folders in which the server keeps files. What that throws beside
 // ApiError is a fault of the disk, and no mistake of the client: ApiError 507.

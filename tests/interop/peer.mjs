@@ -35,3 +35,12 @@ export function scratchFolder() {
   process.on("exit", () => fs.rmSync(folder, {recursive: true, force: true}));
   return folder;
 }
+
+// A copy in `folder` of a tiny model, with a chat template. Returns its path, whose last part is `tiny`.
+export function tinyChatModel(folder) {
+  const model = path.join(folder, "tiny");
+  fs.cpSync(fileURLToPath(new URL("../golden/llama3-tiny", import.meta.url)), model, {recursive: true});
+  fs.writeFileSync(path.join(model, "chat_template.jinja"), "{{ bos_token }}{% for m in messages %}[{{ m.role }}]" +
+    "{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+  return model;
+}

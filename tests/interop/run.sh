@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The comparisons with real peers: llama.cpp, Hugging Face tokenizers, Jinja engines, readers of Parquet.
+# The comparisons with real peers: llama.cpp, Hugging Face tokenizers, Jinja engines, readers of Parquet, clients of servers.
 #   tests/interop/run.sh PROGRAM
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -86,3 +86,5 @@ echo "-- tests/interop/tensorboard_test.py"
 [ $status -eq 0 ] || [ $status -eq 77 ]
 run tests/interop/report_test.mjs --qlora "$qlora"
 run tests/interop/serve_page_test.mjs --qlora "$qlora"
+run tests/interop/serve_jobs_test.mjs --qlora "$qlora"
+tests/interop/serve_rig.sh "$qlora"

@@ -3,17 +3,15 @@
 //   node serve_page_test.mjs --qlora PROGRAM [--shots DIR]
 import assert from 'node:assert/strict';
 import {spawn} from 'node:child_process';
-import {cpSync, readFileSync, readdirSync, rmSync, writeFileSync} from 'node:fs';
+import {readFileSync, readdirSync, rmSync, writeFileSync} from 'node:fs';
 import {createServer, request} from 'node:http';
 import {join} from 'node:path';
-import {contrast, launch, newFolder, qlora, root, shots} from './browser.mjs';
+import {contrast, launch, newFolder, qlora, shots} from './browser.mjs';
+import {tinyChatModel} from './peer.mjs';
 
 const browser = await launch('the page of servers');
 const folder = newFolder();
-const model = join(folder, 'tiny');
-cpSync(join(root, 'tests/golden/llama3-tiny'), model, {recursive: true});
-writeFileSync(join(model, 'chat_template.jinja'), '{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}' +
-  '{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}');
+const model = tinyChatModel(folder);
 const train = join(folder, 'train.jsonl');
 writeFileSync(train, Array.from({length: 8}, (_, i) => `${JSON.stringify({messages: [{role: 'user', content: `Question ${i}`},
   {role: 'assistant', content: `Answer ${i}`}]})}\n`).join(''));

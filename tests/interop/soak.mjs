@@ -4,10 +4,11 @@
 //   node soak.mjs --qlora PROGRAM [--minutes 30] [--clients 24] [--seed 1]
 // Prints a line a minute, and one JSON object at the end. Exit code 1 where something was wrong.
 import {spawn} from 'node:child_process';
-import {cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync} from 'node:fs';
+import {cpSync, mkdirSync, mkdtempSync, rmSync} from 'node:fs';
 import net from 'node:net';
 import {tmpdir} from 'node:os';
 import {join, resolve} from 'node:path';
+import {tinyChatModel} from './peer.mjs';
 
 const option = (name, usual) => {
   const at = process.argv.indexOf(`--${name}`);
@@ -29,12 +30,8 @@ const random = (n) => {
 const pick = (list) => list[random(list.length)];
 const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
-const root = resolve(import.meta.dirname, '../..');
 const folder = mkdtempSync(join(tmpdir(), 'qlora-soak-'));
-const model = join(folder, 'tiny');
-cpSync(join(root, 'tests/golden/llama3-tiny'), model, {recursive: true});
-writeFileSync(join(model, 'chat_template.jinja'), '{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}' +
-  '{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}');
+const model = tinyChatModel(folder);
 const adapters = join(folder, 'adapters');
 mkdirSync(adapters);
 const later = ['one', 'two', 'three'];

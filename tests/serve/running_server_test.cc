@@ -9,7 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dist/free_port.h"
@@ -124,6 +126,56 @@ TEST_F(RunningServerTest, ClientsAreToldOfTheEnd) {
         << body;
   }
   server_.reset();
+}
+
+// At any moment: within a request, before its answer, in its midst. Their answers hold slots, and
+// some a form or log-probabilities, until they end.
+TEST_F(RunningServerTest, NothingStaysOfAThousandClientsThatLeave) {
+  Start();
+  const ServedModelPtr base = server_->models().Find("");
+  TestClient other(server_->port());
+  const std::string ask = R"({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0})";
+  const Json before = Json::parse(Post(other, "/v1/completions", ask).body);
+  const char* const kFields[] = {R"("stream": true, "ignore_eos": true)",
+                                 R"("logprobs": 5, "n": 2)",
+                                 R"("model": "ada", "response_format": {"type": "json_object"})",
+                                 R"("echo": true, "model": "ada")"};
+  std::mt19937 random(1);
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 1000; ++i) {
+    clients.push_back(std::make_unique<TestClient>(server_->port()));
+    ASSERT_TRUE(clients.back()->is_connected());
+    const std::string body =
+        std::string(R"({"prompt": "Once upon", "max_tokens": 100, )") + kFields[i % 4] + "}";
+    if (random() % 8 == 0) {
+      // A body that never comes whole. All of these are more bytes than a server has room for.
+      clients.back()->Send(
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+          "Content-Type: application/json\r\nContent-Length: 400000\r\n\r\n" +
+          body + std::string(300'000, ' '));
+    } else {
+      clients.back()->Ask("POST", "/v1/completions", "Content-Type: application/json\r\n", body);
+    }
+    if (clients.size() < 24) continue;
+    auto& leaves = clients[random() % clients.size()];
+    std::swap(leaves, clients.back());
+    clients.pop_back();
+  }
+  clients.clear();
+  const auto rests = [&] {
+    const std::string metrics = other.Get("/metrics").body;
+    for (const char* line : {"\nqlora_requests_running 0\n", "\nqlora_requests_waiting 0\n",
+                             "\nqlora_kv_pages_used 0\n"}) {
+      if (metrics.find(line) == std::string::npos) return false;
+    }
+    return base->room->held == 0;
+  };
+  while (!rests()) {
+  }
+  const HttpAnswer after = Post(other, "/v1/completions", ask);
+  ASSERT_EQ(after.status, 200) << after.body;
+  EXPECT_EQ(Json::parse(after.body)["choices"], before["choices"]);
+  EXPECT_THAT(Log(), Not(HasSubstr("error: ")));
 }
 
 TEST_F(RunningServerTest, MemoryDecidesOnRoom) {

@@ -36,6 +36,7 @@ void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& req
 }
 
 void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request) {
+  if (effort.empty()) return;
   SetThinking(effort != "none", model, request);
   if (effort != "none") SetVariable("reasoning_effort", effort, model, request);
 }
@@ -93,9 +94,9 @@ void CallIds::CheckResult(const OrderedJson& messages, const std::string& id,
                                 FirstBytes(id, 100)));
 }
 
-void CheckPromptText(const ServedModel& model, std::string_view text) {
+void CheckPromptText(const ServedModel& model, std::string_view text, const std::string& path) {
   if (std::ssize(text) / kMostTokenBytes < model.context_length) return;
-  throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()));
+  throw ContextExceeded(model.context_length, fmt::format("{} bytes", text.size()), path);
 }
 
 const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,

@@ -48,7 +48,7 @@ struct ConversationRequest {
 
 // Sets the variables by which the template of the model thinks, or does not.
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);
-// The same by an effort, which the template reads, too: "none" does not think.
+// The same by an effort, which the template reads, too: "none" does not think, "" says nothing.
 void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request);
 // Reads chat_template_kwargs. Errors: for a variable that the conversation itself has.
 void ReadVariables(const RequestFields& body, ConversationRequest& request);
@@ -81,9 +81,9 @@ class CallIds {
   std::unordered_set<std::string> ids_;
 };
 
-// Refuses a text that is longer than the context of the model, before its tokens are counted.
-// Errors: ApiError 400 context_length_exceeded.
-void CheckPromptText(const ServedModel& model, std::string_view text);
+// Refuses a text that is longer than the context of the model, before its tokens are counted. path:
+// of the text, where it is a field. Errors: ApiError 400 context_length_exceeded.
+void CheckPromptText(const ServedModel& model, std::string_view text, const std::string& path = {});
 
 // What the model reads.
 struct ConversationPrompt {

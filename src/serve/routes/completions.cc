@@ -46,23 +46,24 @@ struct CompletionRequest {
 };
 
 // An answer has one token at least.
-void CheckTokens(const ServedModel& model, std::int64_t tokens) {
+void CheckTokens(const ServedModel& model, std::int64_t tokens, const std::string& path) {
   if (tokens < model.context_length) return;
-  throw ContextExceeded(model.context_length, fmt::format("{} tokens", tokens));
+  throw ContextExceeded(model.context_length, fmt::format("{} tokens", tokens), path);
 }
 
-TextPrompt PromptOfText(const ServedModel& model, const std::string& text) {
-  CheckPromptText(model, text);
+TextPrompt PromptOfText(const ServedModel& model, const std::string& text,
+                        const std::string& path) {
+  CheckPromptText(model, text, path);
   std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, {.text = text});
   const std::optional<std::int32_t> begin = model.tokenizer->bos_id();
   if (tokens.empty() && begin) tokens = {*begin};
-  CheckTokens(model, std::ssize(tokens));
+  CheckTokens(model, std::ssize(tokens), path);
   return {std::move(tokens), text};
 }
 
 TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, const std::string& path) {
   if (ids.empty()) RefuseField(path, "expected at least one token id");
-  CheckTokens(model, std::ssize(ids));
+  CheckTokens(model, std::ssize(ids), path);
   TextPrompt prompt = {AsTokenIds(ids, path, model.vocabulary)};
   prompt.text = model.tokenizer->Decode(prompt.tokens, false);
   return prompt;
@@ -75,7 +76,7 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
   const OrderedJson* prompt = body.Find("prompt");
   if (prompt == nullptr) body.Refuse("prompt", "is missing");
   CheckAnswers(generation, 1, choices);
-  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>())};
+  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>(), path)};
   if (!prompt->is_array() || prompt->empty()) {
     body.Refuse("prompt", "expected text, token ids, or a list of these");
   }
@@ -87,7 +88,7 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
     const OrderedJson& one = (*prompt)[i];
     const std::string place = ItemPath(path, i);
     if (!one.is_string() && !one.is_array()) RefuseField(place, "expected text, or token ids");
-    prompts.push_back(one.is_string() ? PromptOfText(model, one.get<std::string>())
+    prompts.push_back(one.is_string() ? PromptOfText(model, one.get<std::string>(), place)
                                       : PromptOfIds(model, one, place));
   }
   return prompts;

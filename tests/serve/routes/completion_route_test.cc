@@ -81,12 +81,19 @@ std::string IdList(int count) {
 }
 
 TEST_F(CompletionRouteTest, PromptsBeyondTheContextAreRefusedUnread) {
-  for (const std::string& prompt :
-       {IdList(128), "[" + IdList(5) + "," + IdList(128) + "]", "\"" + std::string(400, 'x') + "\"",
-        "\"" + std::string(1 << 20, 'x') + "\""}) {
+  const std::string text = "\"" + std::string(400, 'x') + "\"";
+  const std::string longer = "\"" + std::string(1 << 20, 'x') + "\"";
+  for (const auto& [prompt, param] : std::vector<std::pair<std::string, std::string>>{
+           {IdList(128), "prompt"},
+           {"[" + IdList(5) + "," + IdList(128) + "]", "prompt[1]"},
+           {text, "prompt"},
+           {"[\"a\", \"b\", " + text + "]", "prompt[2]"},
+           {longer, "prompt"},
+           {"[\"a\", " + longer + "]", "prompt[1]"}}) {
     const auto reply = Ask("POST", kPath, R"({"n": 16, "prompt": )" + prompt + "}");
     EXPECT_EQ(reply->response.status, 400) << prompt.substr(0, 40);
     EXPECT_EQ(ErrorOf(*reply)["code"], "context_length_exceeded") << prompt.substr(0, 40);
+    EXPECT_EQ(ErrorOf(*reply)["param"], param) << prompt.substr(0, 40);
   }
   EXPECT_TRUE(service_.requests.empty());
   EXPECT_EQ(Ask("POST", kPath, R"({"prompt": )" + IdList(127) + "}")->response.status, 200);

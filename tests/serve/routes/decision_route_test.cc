@@ -4,6 +4,7 @@
 
 #include <future>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,31 @@ TEST_F(DecisionRouteTest, AnswersAsTheModelAlone) {
   EXPECT_EQ(Post("/v1/systemone", kAsk)->body, model.Decide(kAsk));
   EXPECT_EQ(Post("/v1/decisions", kDecide)->body, model.Decide(kDecide));
   EXPECT_EQ(Post("/v1/systemone", kAsk)->body, model.Decide(kAsk));
+}
+
+// What eval measures is what clients get.
+TEST_F(DecisionRouteTest, AnswersHaveTheProbabilitiesOfEval) {
+  const TemporaryFolder folder;
+  OrderedJson record = OrderedJson::parse(kAsk);
+  record.erase("model");
+  record["answers"] = {{"glad", true}, {"who", "dog"}, {"hats", 1}};
+  EvalOptions eval;
+  eval.keeps_predictions = true;
+  eval.dataset = {folder.Write("eval.jsonl", record.dump() + "\n").string()};
+  const EvalResult result = Model::Load(context_, options_.model).Evaluate(eval);
+  std::vector<Json> predictions;
+  std::istringstream lines(result.decision->predictions);
+  for (std::string line; std::getline(lines, line);) predictions.push_back(Json::parse(line));
+  ASSERT_EQ(predictions.size(), 3u);
+  const Json answers = Post("/v1/decisions", kDecide)->json()["answers"];
+  const auto probabilities = [&](int i) -> const Json& { return predictions[i]["probabilities"]; };
+  EXPECT_NEAR(answers[0]["probability"], probabilities(0)[1], 1e-5);
+  for (const int i : {1, 2}) {
+    ASSERT_EQ(answers[i]["probabilities"].size(), probabilities(i).size());
+    for (std::size_t k = 0; k < probabilities(i).size(); ++k) {
+      EXPECT_NEAR(answers[i]["probabilities"][k]["probability"], probabilities(i)[k], 1e-5);
+    }
+  }
 }
 
 TEST_F(DecisionRouteTest, BothFormsHaveTheSameProbabilities) {

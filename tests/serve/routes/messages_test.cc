@@ -255,8 +255,12 @@ TEST_F(EffortTest, IsThatOfChats) {
   EXPECT_THAT(
       prompt_of({{"output_config", {{"effort", "max"}}}, {"thinking", {{"type", "disabled"}}}}),
       HasSubstr("[max|False]"));
+  EXPECT_THAT(prompt_of({{"output_config", {{"effort", ""}}}}), HasSubstr("[|]"));
   prompt_of({{"output_config", {{"effort", 5}}}});
   EXPECT_THAT(answer_.body, HasSubstr("output_config.effort"));
+  Ask("/apply-template",
+      {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"reasoning_effort", ""}});
+  EXPECT_EQ(answer_.json()["prompt"], "Hi[|]");
 }
 
 TEST_F(MessagesTest, TheReasonOfTheEndIsSaid) {
