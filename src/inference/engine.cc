@@ -44,7 +44,7 @@ std::int64_t CommonTokens(std::span<const std::int32_t> a, std::span<const std::
 
 std::int64_t ShortPrompt(const DecoderWeights& weights) {
   const WeightView& first = weights.layers.front().linears.qkv.front().weight;
-  return first.prepacked != nullptr ? kShortPromptPrepacked : kShortPrompt;
+  return first.is_reordered() ? kShortPromptPrepacked : kShortPrompt;
 }
 
 }  // namespace
