@@ -285,12 +285,12 @@ class Bench {
     };
     std::vector<WeightView> row_major;
     for (std::size_t i = 0; i < count; ++i) row_major.push_back(quantized(i));
-    const std::size_t prepacked_bytes = backend_->PrepackedBytes(row_major[0].quantized);
+    const std::size_t prepacked_bytes = backend_->PrepackedBytes(row_major[0]);
     Arena prepacked_storage(count * prepacked_bytes);
     std::vector<WeightView> prepacked;
     for (std::size_t i = 0; i < count && prepacked_bytes > 0; ++i) {
       std::byte* memory = prepacked_storage.data() + i * prepacked_bytes;
-      backend_->Prepack(row_major[i].quantized, memory);
+      backend_->Prepack(row_major[i], memory);
       prepacked.emplace_back(row_major[i].quantized, memory);
     }
     RunAll(N, K, row_major, prepacked, rows);

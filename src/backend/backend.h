@@ -100,12 +100,12 @@ class Backend {
   // InvalidInput that names options.name for a NaN or Inf.
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage);
-  // A copy of the values and scales of a 4-bit weight in the order in which Linear reads them
-  // fastest, above all when x has few rows. 0: this backend has no better order than the order of
-  // `q`.
-  virtual std::size_t PrepackedBytes(const QuantizedView& q) const = 0;
-  // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
-  virtual void Prepack(const QuantizedView& q, std::byte* out) = 0;
+  // What is made of a quantized weight once, so that Linear reads it faster, above all when x has
+  // few rows: of a 4-bit weight the values and scales in another order, of blocks what scales the
+  // codes of their rows. 0: this backend reads the weight as it is.
+  virtual std::size_t PrepackedBytes(const WeightView& weight) const = 0;
+  // out: room for PrepackedBytes(weight) bytes, which is not 0, aligned to 64.
+  virtual void Prepack(const WeightView& weight, std::byte* out) = 0;
 
  private:
   virtual void DoRun(const Op& op) = 0;

@@ -23,10 +23,10 @@ class BackendDecorator : public Backend {
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
     return inner_.Adopt(host, bytes, use, carver);
   }
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return inner_.PrepackedBytes(q);
+  std::size_t PrepackedBytes(const WeightView& weight) const override {
+    return inner_.PrepackedBytes(weight);
   }
-  void Prepack(const QuantizedView& q, std::byte* out) override { inner_.Prepack(q, out); }
+  void Prepack(const WeightView& weight, std::byte* out) override { inner_.Prepack(weight, out); }
 
  protected:
   Backend& inner() const { return inner_; }

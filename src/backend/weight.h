@@ -52,8 +52,9 @@ struct WeightView {
   ConstMatrixView dense;
   QuantizedView quantized;
   BlockView blocks;
-  // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear
-  // then reads the packed values and the scale of each block here; all other ops read `quantized`.
+  // What the backend that adopted the weight made of it (Backend::Prepack), or null. Of a 4-bit
+  // weight that is `quantized` in another order: Linear then reads the packed values and the scale
+  // of each block here; all other ops read `quantized`.
   const std::byte* prepacked = nullptr;
 
   WeightForm form() const {
@@ -63,6 +64,8 @@ struct WeightView {
   std::int64_t rows() const { return dense.rows + quantized.rows + blocks.rows; }
   std::int64_t cols() const { return dense.cols + quantized.cols + blocks.cols; }
   bool empty() const { return rows() == 0 || cols() == 0; }
+  // Whether Linear reads the values in the order of a backend.
+  bool is_reordered() const { return form() == WeightForm::kFourBit && prepacked != nullptr; }
 };
 
 // The bytes of all values, scales and tables, without a prepacked copy.

@@ -51,7 +51,7 @@ bool IsSamePrompt(const EngineRequest& a, const EngineRequest& b) {
 
 std::int64_t ShortPrompt(const DecoderWeights& weights) {
   const WeightView& first = weights.layers.front().linears.qkv.front().weight;
-  return first.prepacked != nullptr ? kShortPromptPrepacked : kShortPrompt;
+  return first.is_reordered() ? kShortPromptPrepacked : kShortPrompt;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "inference/sampler.h"
 
+#include <hwy/contrib/math/math-inl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,11 +9,36 @@
 #include "base/check.h"
 
 namespace qlora {
+namespace {
 
-void Penalize(std::vector<std::int32_t> tokens, float penalty, std::span<float> logits) {
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The sum of exp((score - highest) * inverse), as each alone but for the order: of all tokens,
+// whose number is the largest here.
+double SumOfWeights(std::span<const float> scores, double highest, double inverse) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> f;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t all = std::ssize(scores);
+  auto sum = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + lanes <= all; i += lanes) {
+    const auto score = hn::PromoteTo(d, hn::LoadU(f, scores.data() + i));
+    const auto x = hn::Mul(hn::Sub(score, hn::Set(d, highest)), hn::Set(d, inverse));
+    sum = hn::Add(sum, hn::Exp(d, x));
+  }
+  double total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < all; ++i) total += std::exp((scores[i] - highest) * inverse);
+  return total;
+}
+
+}  // namespace
+
+void Penalize(std::span<const std::int32_t> tokens, float penalty, std::span<float> logits) {
+  std::vector<bool> seen(logits.size());
   for (const std::int32_t token : tokens) {
+    if (seen[token]) continue;
+    seen[token] = true;
     float& logit = logits[token];
     logit = logit < 0 ? logit * penalty : logit / penalty;
   }
@@ -47,33 +74,30 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
     ThrowRuntime("{}", kDamagedLogits);
   }
   if (repetition_penalty_ != 1) {
-    Penalize({context.begin(), context.end()}, static_cast<float>(repetition_penalty_), scores_);
+    Penalize(context, static_cast<float>(repetition_penalty_), scores_);
   }
   const auto likeliest = std::max_element(scores_.begin(), scores_.end());
   if (*likeliest == -std::numeric_limits<float>::infinity()) {
     ThrowRuntime("no token can be chosen: the logits of all are -infinity");
   }
   if (greedy_) return static_cast<std::int32_t>(likeliest - scores_.begin());
-  // Likeliest first; equal logits in the order of their ids, so that runs agree. A heap, because
-  // few tokens are drawn or kept, and sorting all would take longer than the head of a small model.
-  candidates_.clear();
-  for (std::size_t i = 0; i < scores_.size(); ++i) {
-    candidates_.emplace_back(scores_[i], static_cast<std::int32_t>(i));
-  }
-  std::make_heap(candidates_.begin(), candidates_.end(), IsLessLikely);
-  heap_ = std::ssize(candidates_);
+  // Most draws end within e^-10 of the largest weight.
+  least_ = static_cast<float>(*likeliest - 10 * temperature_);
+  heap_.clear();
+  ranked_.clear();
+  Gather(false);
   return Draw(draw);
 }
 
 // Weights are exp((x - max) / temperature), so that none overflows; their sum makes them
 // probabilities.
 std::int32_t Sampler::Draw(std::int64_t draw) {
-  const double highest = candidates_.front().first;
-  const auto weight = [&](float score) { return std::exp((score - highest) / temperature_); };
-  const std::int64_t all = std::ssize(candidates_);
+  const double highest = Likeliest(0).first;
+  const double inverse = 1 / temperature_;
+  const auto weight = [&](float score) { return std::exp((score - highest) * inverse); };
+  const std::int64_t all = std::ssize(scores_);
   const std::int64_t most = top_k_ > 0 ? std::min(top_k_, all) : all;
-  double total = 0;
-  for (std::int64_t i = 0; most == all && i < all; ++i) total += weight(scores_[i]);
+  double total = most == all ? SumOfWeights(scores_, highest, inverse) : 0;
   for (std::int64_t i = 0; most < all && i < most; ++i) total += weight(Likeliest(i).first);
   // The likeliest tokens whose probability reaches top_p, at least one; none of them less likely
   // than min_p of the first, whose weight is 1.
@@ -101,14 +125,25 @@ std::int32_t Sampler::Draw(std::int64_t draw) {
   return Likeliest(count - 1).second;
 }
 
-// Candidate number i, the likeliest being number 0. The heap gives them to the end of the list, one
-// after the other.
+// Candidate number i, the likeliest being number 0; equal logits in the order of their ids, so that
+// runs agree.
 const Sampler::Candidate& Sampler::Likeliest(std::int64_t i) {
-  while (std::ssize(candidates_) - heap_ <= i) {
-    std::pop_heap(candidates_.begin(), candidates_.begin() + heap_, IsLessLikely);
-    --heap_;
+  while (std::ssize(ranked_) <= i) {
+    if (heap_.empty()) Gather(true);
+    std::pop_heap(heap_.begin(), heap_.end(), IsLessLikely);
+    ranked_.push_back(heap_.back());
+    heap_.pop_back();
   }
-  return candidates_[std::ssize(candidates_) - 1 - i];
+  return ranked_[i];
+}
+
+// The tokens that are far from the likeliest one, or the others. A heap, because few are drawn or
+// kept, and sorting all would take longer than the head of a small model.
+void Sampler::Gather(bool far) {
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    if ((scores_[i] < least_) == far) heap_.emplace_back(scores_[i], static_cast<std::int32_t>(i));
+  }
+  std::make_heap(heap_.begin(), heap_.end(), IsLessLikely);
 }
 
 }  // namespace qlora

@@ -18,7 +18,7 @@ inline constexpr const char* kDamagedLogits =
 
 // Makes each of these tokens less likely, once, however often it is among them. A positive logit is
 // divided by the penalty, a negative one multiplied.
-void Penalize(std::vector<std::int32_t> tokens, float penalty, std::span<float> logits);
+void Penalize(std::span<const std::int32_t> tokens, float penalty, std::span<float> logits);
 
 // Repetition penalty, then the likeliest token, or a draw after temperature, top-k, top-p and min-p
 // (the order of Hugging Face's logits processors and warpers).
@@ -41,6 +41,7 @@ class Sampler {
   }
   std::int32_t Draw(std::int64_t draw);
   const Candidate& Likeliest(std::int64_t i);
+  void Gather(bool far);
 
   bool greedy_;
   double temperature_;
@@ -50,8 +51,9 @@ class Sampler {
   double repetition_penalty_;
   RandomKey key_;
   std::vector<float> scores_;
-  std::vector<Candidate> candidates_;  // heap_ of them as a heap, then those that it gave
-  std::int64_t heap_ = 0;
+  float least_ = 0;                // a token with a smaller logit is far from the likeliest one
+  std::vector<Candidate> heap_;    // those of which Likeliest has not been asked
+  std::vector<Candidate> ranked_;  // what the heap gave, likeliest first
 };
 
 }  // namespace qlora

@@ -17,7 +17,7 @@ WeightView WeightPlacement::Place(const WeightView& host, WeightUse use) {
   WeightView placed = host;
   if (!IsAligned(host)) use = WeightUse::kGeneration;
   ForEachPart(placed, [&](auto& data, std::size_t bytes) { Adopt(data, bytes, use); });
-  return placed;
+  return use == WeightUse::kGeneration ? Prepacked(placed) : placed;
 }
 
 WeightView WeightPlacement::PlaceRows(const WeightView& host) {
@@ -44,13 +44,14 @@ WeightView WeightPlacement::PlaceFourBit(QuantizedView host) {
   return Prepacked(host);
 }
 
-WeightView WeightPlacement::Prepacked(const QuantizedView& placed) {
+WeightView WeightPlacement::Prepacked(WeightView placed) {
   const std::size_t bytes = generates() ? backend_.PrepackedBytes(placed) : 0;
   if (bytes == 0) return placed;
   const MatrixView copy = carver_.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
   auto* data = static_cast<std::byte*>(copy.data);
   if (read_) backend_.Prepack(placed, data);
-  return {placed, data};
+  placed.prepacked = data;
+  return placed;
 }
 
 }  // namespace qlora

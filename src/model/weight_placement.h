@@ -26,8 +26,8 @@ class WeightPlacement {
   WeightView Copy(const WeightView& host) { return Place(host, WeightUse::kGeneration); }
   // Places a weight of stored 4 bits, with the copy in the order of the backend.
   WeightView PlaceFourBit(QuantizedView host);
-  // Adds the copy in the order of the backend to a 4-bit weight that is in its memory already.
-  WeightView Prepacked(const QuantizedView& placed);
+  // Adds what the backend makes of a quantized weight that is in its memory already.
+  WeightView Prepacked(WeightView placed);
 
   bool generates() const { return use_ == WeightUse::kGeneration; }
   WeightUse use() const { return use_; }

@@ -27,14 +27,14 @@ class GuardedBackend final : public BackendDecorator {
     if (copy != nullptr) memory_->Upload(host, copy, bytes);
     return copy;
   }
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+  std::size_t PrepackedBytes(const WeightView& weight) const override {
     const GuardedMemory::Access access(*memory_);
-    return inner().PrepackedBytes(q);
+    return inner().PrepackedBytes(weight);
   }
-  void Prepack(const QuantizedView& q, std::byte* out) override {
-    memory_->CheckInside("the room for a prepacked weight", out, PrepackedBytes(q));
+  void Prepack(const WeightView& weight, std::byte* out) override {
+    memory_->CheckInside("the room for a prepacked weight", out, PrepackedBytes(weight));
     const GuardedMemory::Access access(*memory_);
-    inner().Prepack(q, out);
+    inner().Prepack(weight, out);
   }
 
  private:

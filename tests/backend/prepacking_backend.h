@@ -29,12 +29,12 @@ class PrepackingBackend final : public BackendDecorator {
   PrepackingBackend(std::unique_ptr<Backend> other, PrepackCounts& counts)
       : BackendDecorator(*other), other_(std::move(other)), counts_(counts) {}
 
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
-    return PackedBytes(q.size());
+  std::size_t PrepackedBytes(const WeightView& weight) const override {
+    return PackedBytes(weight.quantized.size());
   }
-  void Prepack(const QuantizedView& q, std::byte* out) override {
+  void Prepack(const WeightView& weight, std::byte* out) override {
     ++counts_.packed;
-    std::ranges::reverse_copy(ValuesOf(q), out);
+    std::ranges::reverse_copy(ValuesOf(weight.quantized), out);
   }
 
  private:
@@ -80,7 +80,7 @@ class StoredOrderBackend final : public BackendDecorator {
   explicit StoredOrderBackend(std::unique_ptr<Backend> other)
       : BackendDecorator(*other), other_(std::move(other)) {}
 
-  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
+  std::size_t PrepackedBytes(const WeightView&) const override { return 0; }
 
  private:
   std::unique_ptr<Backend> other_;

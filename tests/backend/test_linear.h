@@ -68,9 +68,9 @@ struct LinearGroup {
 
   void Prepack(Backend& backend) {
     for (const TestWeight& weight : weights) {
-      const QuantizedView q = weight.view().quantized;
-      prepacked.push_back(std::make_shared<Arena>(backend.PrepackedBytes(q)));
-      if (prepacked.back()->bytes() > 0) backend.Prepack(q, prepacked.back()->data());
+      const WeightView view = weight.view();
+      prepacked.push_back(std::make_shared<Arena>(backend.PrepackedBytes(view)));
+      if (prepacked.back()->bytes() > 0) backend.Prepack(view, prepacked.back()->data());
     }
   }
 

@@ -77,12 +77,11 @@ std::vector<float> ValuesOf(const WeightView& weight) {
 // A copy of the same bytes, or one that the backend has prepacked.
 void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& backend) {
   EXPECT_EQ(ValuesOf(mapped), ValuesOf(copied));
-  const std::size_t bytes =
-      mapped.form() == WeightForm::kDense ? 0 : backend.PrepackedBytes(mapped.quantized);
+  const std::size_t bytes = backend.PrepackedBytes(mapped);
   ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
   if (bytes == 0) return;
   Arena expected(bytes);
-  backend.Prepack(mapped.quantized, expected.data());
+  backend.Prepack(mapped, expected.data());
   EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
 }
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 
+#include "base/random.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -90,6 +93,57 @@ TEST(Sampler, LimitsThatKeepAllTokensDrawTheSame) {
   }
   EXPECT_GT(tokens.size(), 100u);
   EXPECT_LT(others, 100);  // the least likely one of 200 is left out
+}
+
+// What the definition draws: tokens in order, of which top_p keeps the first.
+std::int32_t ByDefinition(std::span<const float> logits, const GenerateOptions& options,
+                          std::int64_t draw) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](auto a, auto b) { return logits[a] > logits[b]; });
+  std::vector<double> weights;
+  for (const std::int32_t token : order) {
+    weights.push_back(std::exp((double{logits[token]} - logits[order[0]]) / options.temperature));
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::size_t count = weights.size();
+  double kept = total;
+  if (options.top_p < 1) {
+    kept = count = 0;
+    while (count < weights.size() && kept < options.top_p * total) kept += weights[count++];
+  }
+  const RandomKey key = MakeKey(options.seed, RandomPlace::kSampling);
+  double target = double{RandomUniform(key, static_cast<std::uint64_t>(draw))} * kept;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    if (target < weights[i]) return order[i];
+    target -= weights[i];
+  }
+  return order[count - 1];
+}
+
+// One token that is far above many, which together are as likely; and tokens that cannot be drawn.
+TEST(Sampler, DrawsWhatTheDefinitionDraws) {
+  std::vector<float> logits(3001, -std::numeric_limits<float>::infinity());
+  for (int i = 0; i < 3000; ++i) logits[i] = static_cast<float>(i * 37 % 50) * 0.02f;
+  logits[1234] = 11.2f;
+  GenerateOptions options;
+  options.do_sample = true;
+  for (const double temperature : {0.6, 1.0, 2.5}) {
+    for (const double top_p : {1.0, 0.97}) {
+      options.temperature = temperature;
+      options.top_p = top_p;
+      Sampler sampler(options);
+      std::set<std::int32_t> tokens;
+      for (int draw = 0; draw < 200; ++draw) {
+        const std::int32_t token = sampler.Next(logits, {}, draw);
+        EXPECT_EQ(token, ByDefinition(logits, options, draw)) << draw;
+        tokens.insert(token);
+      }
+      if (temperature >= 1) {
+        EXPECT_GT(tokens.size(), 3u) << temperature;
+      }
+    }
+  }
 }
 
 TEST(Sampler, RepetitionPenaltyCountsATokenOnce) {

@@ -9,6 +9,7 @@
 #include "backend/cpu/causal_conv.h"
 #include "backend/cpu/delta/delta_rule.h"
 #include "backend/cpu/gemm/prepacked.h"
+#include "backend/cpu/int8/coded_operand.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/row_ops.h"
@@ -66,13 +67,16 @@ class CpuBackend final : public Backend {
     return copy;
   }
 
-  std::size_t PrepackedBytes(const QuantizedView& q) const override {
+  std::size_t PrepackedBytes(const WeightView& weight) const override {
     // Codes are made of a weight as it is stored.
-    return kernels_.int8 != nullptr ? 0 : cpu::PrepackedBytes(kernels_, q);
+    if (kernels_.int8 != nullptr) return cpu::RowScaleBytes(weight);
+    return weight.form() == WeightForm::kFourBit ? cpu::PrepackedBytes(kernels_, weight.quantized)
+                                                 : 0;
   }
-  void Prepack(const QuantizedView& q, std::byte* out) override {
-    QLORA_DCHECK(PrepackedBytes(q) > 0);
-    cpu::Prepack(machine_, q, out);
+  void Prepack(const WeightView& weight, std::byte* out) override {
+    QLORA_DCHECK(PrepackedBytes(weight) > 0);
+    if (kernels_.int8 != nullptr) return cpu::PackRowScales(context_, weight, out);
+    cpu::Prepack(machine_, weight.quantized, out);
   }
 
  private:

@@ -103,16 +103,20 @@ std::int64_t MostRowBlocks(const WeightView& weight) {
   return weight.cols() / weight.quantized.block_size + 2;
 }
 
-RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales) {
-  if (weight.form() == WeightForm::kFourBit) {
-    return ScaleOfBlocks(weight.quantized, row, block_scales);
-  }
+float LargestOfRow(const WeightView& weight, std::int64_t row) {
   float largest = 0;
   ForEachPiece(weight, row, 0, weight.cols(), [&](std::int64_t, std::span<const float> values) {
     const float of_both[] = {largest, LargestMagnitude(values)};
     largest = LargestMagnitude(of_both);
   });
-  return {ScaleOfLargest(largest)};
+  return largest;
+}
+
+RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales) {
+  if (weight.form() == WeightForm::kFourBit) {
+    return ScaleOfBlocks(weight.quantized, row, block_scales);
+  }
+  return {ScaleOfLargest(LargestOfRow(weight, row))};
 }
 
 void CodeRow(const WeightView& weight, std::int64_t row, const CodeScale& scale, std::int64_t col,

@@ -52,6 +52,9 @@ struct RowScale {
   bool clamps = false;
 };
 
+// The largest magnitude of a row.
+float LargestOfRow(const WeightView& weight, std::int64_t row);
+
 // The blocks with a scale that a row of a 4-bit weight touches, at most; 0 of other weights.
 std::int64_t MostRowBlocks(const WeightView& weight);
 

@@ -398,8 +398,8 @@ class ReferenceBackend final : public Backend {
   void Reserve(const BackendLimits&) override {}
   // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
-  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
-  void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
+  std::size_t PrepackedBytes(const WeightView&) const override { return 0; }
+  void Prepack(const WeightView&, std::byte*) override { RefuseToPrepack(); }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

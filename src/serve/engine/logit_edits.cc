@@ -24,7 +24,7 @@ struct Edits {
     if (repetition != 1) {
       std::vector<std::int32_t> all(seen.begin(), seen.end());
       all.insert(all.end(), answer.begin(), answer.end());
-      Penalize(std::move(all), repetition, logits);
+      Penalize(all, repetition, logits);
     }
     if (presence != 0 || frequency != 0) {
       std::map<std::int32_t, std::int64_t> counts;

@@ -39,9 +39,17 @@ void PackPanelsOfRows(const Kernels& kernels, const ConstMatrixView& in, void* p
   });
 }
 
-void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes) {
+void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes,
+                    const ConstMatrixView& next) {
   ForEachPanel(kernels, lanes, product.k, [&](const Panel& p) {
     Product part = product;
+    // Panels before this one fetch the line that they share with it.
+    const std::size_t begin = BytesOf(next.dtype, p.lane);
+    if (!next.empty() && begin % kCacheLine == 0) {
+      part.fetch = static_cast<const std::byte*>(next.data) + begin;
+      part.fetch_lines = next.rows;
+      part.fetch_stride = static_cast<std::int64_t>(BytesOf(next.dtype, next.stride));
+    }
     part.panel = static_cast<const std::byte*>(product.panel) + p.offset;
     part.c = product.c + p.lane;
     part.width = p.width;

@@ -27,8 +27,10 @@ void PackPanels(const Kernels& kernels, const ConstMatrixView& in, void* panels)
 // Packs the rows of `in` (lanes, k) likewise.
 void PackPanelsOfRows(const Kernels& kernels, const ConstMatrixView& in, void* panels);
 
-// c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them.
-void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes);
+// c(rows, lanes) = [c +] a * panels, for panels as PackPanels makes them. next (k', lanes): what is
+// packed next, whose lines are fetched in the course of the products; or empty.
+void MultiplyPanels(const Kernels& kernels, const Product& product, std::int64_t lanes,
+                    const ConstMatrixView& next = {});
 
 }  // namespace qlora::cpu
 

@@ -158,6 +158,7 @@ void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns,
   const std::int64_t most = chunked ? kScaledRows : kDecodedRows;
   for (std::int64_t row = 0; row < weight.rows(); row += most) {
     const std::int64_t rows = std::min(most, weight.rows() - row);
+    ConstMatrixView next;  // whose rows are pages apart
     Product part = product;
     part.k = RoundUp(rows, kernels.step);
     part.a = static_cast<const std::byte*>(product.a) + row * kernels.bytes;
@@ -175,6 +176,8 @@ void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns,
       ConstMatrixView in = MakeView<float>(values, rows, cols);
       if (weight.form() == WeightForm::kDense) {
         in = Block(weight.dense, row, rows, col, cols);
+        const std::int64_t end = row + rows;
+        next = Block(weight.dense, end, std::min(most, weight.rows() - end), col, cols);
       } else {
         for (std::int64_t r = 0; r < rows; ++r) {
           ReadRow(weight, row + r, col, cols, values + r * cols);
@@ -183,7 +186,7 @@ void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns,
       PackPanels(kernels, in, panels);
     }
     part.panel = panels;
-    MultiplyPanels(kernels, part, cols);
+    MultiplyPanels(kernels, part, cols, next);
   }
 }
 

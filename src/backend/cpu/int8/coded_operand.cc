@@ -100,6 +100,13 @@ void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale
   for (std::int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::uint8_t>(codes[i] + offset);
 }
 
+// As int8::LargestOfRow.
+float LargestOfRow(const WeightView& weight, std::int64_t row) {
+  const BlockKernels* kernels = KernelsOf(weight);
+  return kernels == nullptr ? int8::LargestOfRow(weight, row)
+                            : kernels->largest(weight.blocks, row);
+}
+
 // What values of a block with scale `block` are multiplied by to become codes of a row.
 float FactorOf(const int8::CodeScale& row, float block) {
   return row.inverse == 0 ? 0 : block * row.inverse;
@@ -117,9 +124,18 @@ int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* blo
     HWY_DYNAMIC_DISPATCH(ScaleRows)(weight, row, 1, block_scales, count, &scale);
     return scale;
   }
-  const BlockKernels* kernels = KernelsOf(weight);
-  if (kernels == nullptr) return int8::ScaleOfRow(weight, row, block_scales);
-  return {int8::ScaleOfLargest(kernels->largest(weight.blocks, row))};
+  const auto* largest = reinterpret_cast<const float*>(weight.prepacked);
+  return {int8::ScaleOfLargest(largest != nullptr ? largest[row] : LargestOfRow(weight, row))};
+}
+
+std::size_t RowScaleBytes(const WeightView& weight) {
+  return weight.form() == WeightForm::kBlocks ? weight.rows() * sizeof(float) : 0;
+}
+
+void PackRowScales(Context& context, const WeightView& weight, std::byte* out) {
+  auto* largest = reinterpret_cast<float*>(out);
+  context.ParallelFor(weight.rows(),
+                      [&](std::int64_t row, int) { largest[row] = LargestOfRow(weight, row); });
 }
 
 CodedRows::CodedRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* room)

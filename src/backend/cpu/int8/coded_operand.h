@@ -10,6 +10,7 @@
 #include "backend/cpu/int8/coded_panels.h"
 #include "backend/cpu/int8/int8_product.h"
 #include "backend/int8/codes.h"
+#include "qlora/context.h"
 
 namespace qlora::cpu {
 
@@ -35,6 +36,11 @@ class CodedOperand {
   using Add = std::function<void(std::int64_t, std::int64_t, float)>;
   virtual void ForEachExcess(const Add& add) const = 0;
 };
+
+// What is made once of a weight in blocks, whose rows would be decoded for their scales before
+// their codes are made: the largest magnitude of each row, in float32. 0 of other weights.
+std::size_t RowScaleBytes(const WeightView& weight);
+void PackRowScales(Context& context, const WeightView& weight, std::byte* out);
 
 // As int8::ScaleOfRow.
 int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales);

@@ -135,7 +135,7 @@ const Int8Kernels& AmxKernels() {
                                            .multiply = Multiply,
                                            .begin = Begin,
                                            .end = EndTiles,
-                                           .most_dots = kMostDots,
+                                           .most_dots = kMostVnniDots,
                                            .dots = DotSignedCodes};
   return kKernels;
 }

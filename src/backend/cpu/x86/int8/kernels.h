@@ -15,7 +15,9 @@ const Int8Kernels& MaddKernels();  // madd.cc
 void DotCodes(const CodeDots& p);
 void DotSignedCodes(const CodeDots& p);
 void DotCodesAsWords(const CodeDots& p);
-inline constexpr std::int64_t kMostDots = 6;
+// Lanes of these: more are faster as panels, with vpdpbusd or tiles sooner.
+inline constexpr std::int64_t kMostDots = 8;
+inline constexpr std::int64_t kMostVnniDots = 6;
 
 }  // namespace qlora::cpu
 

@@ -1,8 +1,9 @@
 // Products of codes for processors without vpdpbusd: vpmaddwd adds two products of 16 bits, so
 // codes are widened. (vpmaddubsw, which reads bytes, saturates: 2 * 127 * 255 > 32767.)
 //
-//   panel    | lane 0: k0 k1 k2 k3 | lane 1: k0 ...     words; two sums of each lane, which are
-//   times    | row:    k0 k1 k2 k3 | row: k0 ...        added behind a group
+//   panel    | lane 0: k0 k1 | lane 1: k0 k1 | ...     words; with vectors of 512 bits k0 to k3 of
+//   a times    | row:    k0 k1 | row:    k0 k1 | ...     lane, whose two sums are added behind a
+//   group
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/x86/int8/madd.cc"
 #include <hwy/foreach_target.h>
@@ -27,9 +28,10 @@ using WordTag = hn::Repartition<std::int16_t, IntTag>;
 
 constexpr Index kRows = 12;  // that are widened at a time
 constexpr Index kTileLanes = kInt8Vector;
-// 2 rows of four vectors of sums, or 6 rows of two. With 3 rows, 16 registers are one too few.
-constexpr int kVectors = static_cast<int>(2 * kTileLanes / kLanes);
-constexpr int kTileRows = HWY_TARGET == HWY_AVX2 ? 2 : 6;
+constexpr Index kPack = HWY_TARGET == HWY_AVX2 ? 2 : 4;  // words of a lane side by side
+// 12 sums, two vectors of lanes, one of a row and one of products are the 16 registers of AVX2.
+constexpr int kTileRows = 6;
+constexpr int kVectors = static_cast<int>(kTileLanes * kPack / (2 * kLanes));
 
 // `count` codes, a multiple of kInt8Depth, as words.
 HWY_INLINE void Widen(const void* codes, Index count, std::int16_t* out) {
@@ -38,6 +40,22 @@ HWY_INLINE void Widen(const void* codes, Index count, std::int16_t* out) {
   const auto* from = static_cast<const std::int8_t*>(codes);
   for (Index i = 0; i < count; i += 2 * kLanes) {
     hn::Store(hn::PromoteTo(d, hn::LoadU(d8, from + i)), d, out + i);
+  }
+}
+
+// kInt8Step codes of each of kTileLanes lanes as words, kPack of each lane side by side.
+HWY_INLINE void WidenLanes(const std::int8_t* codes, std::int16_t* out) {
+  if constexpr (kPack == kInt8Step) {
+    Widen(codes, kInt8Step * kTileLanes, out);
+  } else {
+    const WordTag d;
+    const hn::Repartition<std::int8_t, WordTag> d8;
+    const auto low = hn::BitCast(d, hn::LoadU(d8, codes));
+    const auto high = hn::BitCast(d, hn::LoadU(d8, codes + 2 * kTileLanes));
+    HWY_ALIGN std::int8_t pairs[kInt8Step * kTileLanes];
+    hn::Store(hn::BitCast(d8, hn::ConcatEven(d, high, low)), d8, pairs);
+    hn::Store(hn::BitCast(d8, hn::ConcatOdd(d, high, low)), d8, pairs + 2 * kTileLanes);
+    Widen(pairs, kInt8Step * kTileLanes, out);
   }
 }
 
@@ -58,10 +76,20 @@ HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<IntTag> sums, hn::Vec<WordTag> lanes
   return hn::Vec<IntTag>{sum};
 }
 
-HWY_INLINE hn::Vec<WordTag> QuadOf(const std::int16_t* row) {
-  std::int64_t quad;
-  std::memcpy(&quad, row, sizeof(quad));
-  return hn::BitCast(WordTag(), hn::Set(hn::Repartition<std::int64_t, WordTag>(), quad));
+// kPack words of a row in all lanes.
+HWY_INLINE hn::Vec<WordTag> PackOf(const std::int16_t* row) {
+  using Pack = std::conditional_t<kPack == 2, std::int32_t, std::int64_t>;
+  Pack pack;
+  std::memcpy(&pack, row, sizeof(pack));
+  return hn::BitCast(WordTag(), hn::Set(hn::Repartition<Pack, WordTag>(), pack));
+}
+
+// The sums of lanes [v * kLanes, (v + 1) * kLanes).
+HWY_INLINE hn::Vec<IntTag> WholeSums(const hn::Vec<IntTag>* sums, int v) {
+  if constexpr (kPack == 2) return sums[v];
+  const IntTag d;
+  const auto even = hn::ConcatEven(d, sums[2 * v + 1], sums[2 * v]);
+  return hn::Add(even, hn::ConcatOdd(d, sums[2 * v + 1], sums[2 * v]));
 }
 
 // One group of kHeight rows, which are rows[first] and so on; kTileLanes lanes.
@@ -79,28 +107,26 @@ void Tile(const Words& words, Index first, const std::int16_t* panel, Index dept
   }
   const std::int16_t* row = words.rows[first];
 #pragma GCC unroll 2
-  for (Index k = 0; k < depth; k += kInt8Step, panel += kInt8Step * kTileLanes) {
-    hn::Vec<WordTag> quad[kHeight];
-#pragma GCC unroll 16
-    for (int r = 0; r < kHeight; ++r) quad[r] = QuadOf(row + r * int8::kGroup + k);
+  for (Index k = 0; k < depth; k += kPack, panel += kPack * kTileLanes) {
+    hn::Vec<WordTag> lanes[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const auto lanes = hn::Load(d16, panel + v * 2 * kLanes);
+    for (int v = 0; v < kVectors; ++v) lanes[v] = hn::Load(d16, panel + v * 2 * kLanes);
 #pragma GCC unroll 16
-      for (int r = 0; r < kHeight; ++r) sum[r][v] = AddPairs(sum[r][v], lanes, quad[r]);
+    for (int r = 0; r < kHeight; ++r) {
+      const auto pack = PackOf(row + r * int8::kGroup + k);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = AddPairs(sum[r][v], lanes[v], pack);
     }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kHeight; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; v += 2) {
-      const auto even = hn::ConcatEven(d, sum[r][v + 1], sum[r][v]);
-      const auto whole = hn::Add(even, hn::ConcatOdd(d, sum[r][v + 1], sum[r][v]));
-      const Index lane = v / 2 * kLanes;
-      float* to = c + r * c_stride + lane;
+    for (int v = 0; v < kTileLanes / kLanes; ++v) {
+      float* to = c + r * c_stride + v * kLanes;
       const auto before = add ? hn::LoadU(f, to) : hn::Zero(f);
-      const auto scale = hn::LoadU(f, scales + lane);
-      hn::StoreU(hn::MulAdd(hn::ConvertTo(f, whole), scale, before), f, to);
+      const auto scale = hn::LoadU(f, scales + v * kLanes);
+      const auto whole = hn::ConvertTo(f, WholeSums(sum[r], v));
+      hn::StoreU(hn::MulAdd(whole, scale, before), f, to);
     }
   }
 }
@@ -112,8 +138,8 @@ void MultiplyGroup(const Int8Product& p, Index group) {
   Words words;
   for (Index i = 0; i < depth; i += kInt8Step) {
     for (Index lane = 0; lane < p.width; lane += kTileLanes) {
-      Widen(p.panel + (k + i) * p.width + lane * kInt8Step, kInt8Step * kTileLanes,
-            words.panels[lane / kTileLanes] + i * kTileLanes);
+      WidenLanes(p.panel + (k + i) * p.width + lane * kInt8Step,
+                 words.panels[lane / kTileLanes] + i * kTileLanes);
     }
   }
   for (Index first = 0; first < p.rows; first += kRows) {

@@ -143,7 +143,7 @@ const Int8Kernels& VnniKernels() {
                                                  HWY_DYNAMIC_DISPATCH(MultiplyVnni)
                                                  (p);
                                                },
-                                           .most_dots = kMostDots,
+                                           .most_dots = kMostVnniDots,
                                            .dots = DotCodes};
   return kKernels;
 }
