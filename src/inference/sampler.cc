@@ -93,7 +93,7 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
 // probabilities.
 std::int32_t Sampler::Draw(std::int64_t draw) {
   const double highest = Likeliest(0).first;
-  const double inverse = 1 / temperature_;
+  const double inverse = 1 / std::max(temperature_, 1e-300);
   const auto weight = [&](float score) { return std::exp((score - highest) * inverse); };
   const std::int64_t all = std::ssize(scores_);
   const std::int64_t most = top_k_ > 0 ? std::min(top_k_, all) : all;

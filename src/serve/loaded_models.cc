@@ -377,7 +377,7 @@ std::string LoadedModels::Fingerprint(const std::string& adapter) const {
   const std::string all =
       fmt::format("{} {} {:016x} {} {} {} {}", version_, DescribeMachine().simd_target,
                   ModelFingerprint(base_->dir), DescribeForm(base_->base),
-                  ComputeTypeOf(base_->precision), first.prepacked != nullptr, adapter);
+                  ComputeTypeOf(base_->precision), first.is_reordered(), adapter);
   return fmt::format("qlora-{}-{:016x}", version_, HashBytes(all));
 }
 

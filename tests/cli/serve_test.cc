@@ -14,7 +14,7 @@ using Words = std::vector<std::string>;
 class ServeTest : public TinyModelTest {
  protected:
   static Words Serve(const Words& more = {}) {
-    Words words = {"serve", "model", "--port", "0", "--threads", "1", "--max_memory", "200MB"};
+    Words words = {"serve", "model", "--port", "0", "--threads", "1", "--max_memory", "1GB"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

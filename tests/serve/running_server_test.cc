@@ -163,7 +163,7 @@ TEST_F(RunningServerTest, NothingStaysOfAThousandClientsThatLeave) {
   }
   clients.clear();
   const auto rests = [&] {
-    const std::string metrics = other.Get("/metrics").body;
+    const std::string metrics = TestClient(server_->port()).Get("/metrics").body;
     for (const char* line : {"\nqlora_requests_running 0\n", "\nqlora_requests_waiting 0\n",
                              "\nqlora_kv_pages_used 0\n"}) {
       if (metrics.find(line) == std::string::npos) return false;
@@ -172,7 +172,8 @@ TEST_F(RunningServerTest, NothingStaysOfAThousandClientsThatLeave) {
   };
   while (!rests()) {
   }
-  const HttpAnswer after = Post(other, "/v1/completions", ask);
+  TestClient last(server_->port());
+  const HttpAnswer after = Post(last, "/v1/completions", ask);
   ASSERT_EQ(after.status, 200) << after.body;
   EXPECT_EQ(Json::parse(after.body)["choices"], before["choices"]);
   EXPECT_THAT(Log(), Not(HasSubstr("error: ")));

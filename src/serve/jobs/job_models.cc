@@ -50,7 +50,12 @@ void JobModels::Remove(std::unique_lock<std::mutex>& lock, const std::string& na
     Job& job = entry->job;
     if (!HasModel(job, name)) continue;
     job.deleted_models.push_back(name);
-    jobs_.Save(job);
+    try {
+      jobs_.Save(job);
+    } catch (...) {
+      job.deleted_models.pop_back();
+      throw;
+    }
     if (Unload(name)) Serve(lock);
     return;
   }

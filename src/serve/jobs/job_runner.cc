@@ -25,7 +25,7 @@ constexpr int kTerminatedExit = 143;  // by SIGTERM, before the program has read
 constexpr int kKilledExit = 137;
 // Between two tries to write down what a full disk has refused.
 constexpr double kRetrySeconds = 10;
-constexpr std::chrono::seconds kStopGrace{1};
+constexpr std::chrono::seconds kStopGrace{5};
 
 [[noreturn]] void Refuse(const Job& job, const char* action) {
   throw ApiError(400, fmt::format("the job is {}, and cannot be {}", NameOf(job.status), action));

@@ -109,7 +109,7 @@ void DotValueRows(const DotTask& task) {
 }  // namespace
 
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
-  if (weight.prepacked != nullptr) return DotForm::kPrepacked;
+  if (weight.is_reordered()) return DotForm::kPrepacked;
   if (weight.form() == WeightForm::kBlocks &&
       DotsOf(kernels).of_blocks(weight.blocks.format) != nullptr) {
     return DotForm::kBlocks;

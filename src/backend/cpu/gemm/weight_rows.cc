@@ -91,7 +91,7 @@ bool IsChunked(const WeightView& weight) {
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
     : weight_(weight), row_(row), rows_(rows) {
   const QuantizedView& q = weight.quantized;
-  if (weight.prepacked != nullptr || !IsChunked(weight)) return;
+  if (weight.is_reordered() || !IsChunked(weight)) return;
   chunks_ = Chunks(q, row, rows, 0, q.cols);
   chunks_.scales = RowScales(q, row, rows, scales);
 }
@@ -101,7 +101,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   if (weight_.form() == WeightForm::kDense) {
     return kernels.pack_rows(Block(weight_.dense, row_, rows_, col, cols), 1, out, stride);
   }
-  if (weight_.prepacked != nullptr) return PackPrepacked(kernels, col, cols, out, stride);
+  if (weight_.is_reordered()) return PackPrepacked(kernels, col, cols, out, stride);
   if (is_chunked()) {
     QuantizedChunks part = chunks_;
     part.packed = chunks_.At(0, col / kChunk);

@@ -44,7 +44,7 @@ void RunFew(const Machine& machine, const ops::Linear& op) {
 bool HaveDotsForMany(const Kernels& kernels, std::span<const LinearView> linears) {
   return kernels.prepacked != nullptr && kernels.prepacked->serves_many &&
          std::ranges::all_of(linears, [&](const LinearView& linear) {
-           return linear.weight.prepacked != nullptr && linear.lora.dropout == 0;
+           return linear.weight.is_reordered() && linear.lora.dropout == 0;
          });
 }
 

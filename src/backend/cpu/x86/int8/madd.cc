@@ -1,15 +1,17 @@
 // Products of codes for processors without vpdpbusd: vpmaddwd adds two products of 16 bits, so
 // codes are widened. (vpmaddubsw, which reads bytes, saturates: 2 * 127 * 255 > 32767.)
 //
-//   panel    | lane 0: k0 k1 | lane 1: k0 k1 | ...     words; with vectors of 512 bits k0 to k3 of
-//   a times    | row:    k0 k1 | row:    k0 k1 | ...     lane, whose two sums are added behind a
-//   group
+//   panel       | lane 0: k0 k1 | lane 1: k0 k1 | ...
+//   times a row | k0 k1         | k0 k1         | ...
+//
+// Words; with vectors of 512 bits k0 to k3 of a lane, whose two sums are added behind a group.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/x86/int8/madd.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/lanes-inl.h"
