@@ -32,7 +32,8 @@ ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
 
 // Holds the answer to such a prompt to the format of the conversation.
 void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
-                  const ConversationPrompt& prompt, GenerationRequest& generation) {
+                  const ConversationPrompt& prompt, const std::string& stops_path,
+                  GenerationRequest& generation) {
   const bool has_format = request.format.grammar != nullptr;
   if (!has_format && !request.choice.must_call) return;
   const std::string path = has_format ? request.format.path : "tool_choice";
@@ -40,6 +41,9 @@ void HoldToFormat(const ServedModel& model, const ConversationRequest& request,
     RefuseField(path,
                 "an answer that may call tools is not held to a form; leave out the tools, "
                 "or set tool_choice to none");
+  }
+  if (!has_format && !generation.stops.empty()) {
+    RefuseField(stops_path, "a stop text would cut the call that must be made; leave it out");
   }
   if (!request.begin.empty()) {
     RefuseField(path, "an answer that the request begins is not held to a form");
@@ -106,9 +110,9 @@ void RefuseOtherForms(const RequestFields& body, std::string_view own) {
 }
 
 ConversationPrompt AskConversation(const ServedModelPtr& model, const ConversationRequest& request,
-                                   GenerationRequest& generation) {
+                                   GenerationRequest& generation, const std::string& stops_path) {
   ConversationPrompt prompt = PromptOf(*model, request);
-  HoldToFormat(*model, request, prompt, generation);
+  HoldToFormat(*model, request, prompt, stops_path, generation);
   generation.model = model;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);

@@ -28,11 +28,13 @@ AnswerGrammar HeldForm(ByteGrammar grammar, const ServedModel& model, const std:
 // ignored. own: the name that the interface has for it, such as "text.format".
 void RefuseOtherForms(const RequestFields& body, std::string_view own);
 
-// Sets what an answer to the conversation is generated from, whose sampling is read: model, prompt
-// and form. Returns the prompt, whose tokens it has taken. Errors: as PromptOf; ApiError 400 for
-// what does not go together with a format.
+// Sets what an answer to the conversation is generated from, whose sampling and stop texts are
+// read: model, prompt and form. stops_path: the field of stop texts. Returns the prompt, whose
+// tokens it has taken. Errors: as PromptOf; ApiError 400 for what does not go together with a
+// format, or with a call that must be.
 ConversationPrompt AskConversation(const ServedModelPtr& model, const ConversationRequest& request,
-                                   GenerationRequest& generation);
+                                   GenerationRequest& generation,
+                                   const std::string& stops_path = "stop");
 
 // Errors: ApiError 400 for what would break a format: min_tokens, ignore_eos, and tokens that
 // logit_bias forbids. Stop texts cut an answer, as max_tokens does.

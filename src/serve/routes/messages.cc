@@ -182,7 +182,7 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   ReadSampling(body, *model, generation);
   body.List("stop_sequences");
   ReadStops(body, "stop_sequences", generation);
-  const ConversationPrompt prompt = AskConversation(model, request, generation);
+  const ConversationPrompt prompt = AskConversation(model, request, generation, "stop_sequences");
   generation.is_whole = EndOfOneCall(*model, request, prompt);
   const auto prompt_tokens = std::ssize(generation.prompt);
   generation.options.max_new_tokens = *most;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -25,6 +26,7 @@
 #include "qlora/error.h"
 #include "serve/answer_parts.h"
 #include "serve/answers/answer_parts_util.h"
+#include "serve/answers/argument_text.h"
 
 namespace qlora {
 namespace {
@@ -302,7 +304,7 @@ bool IsOutOfReach(const std::string& name, const Answer& made) {
 
 TEST_F(AnswerRoundTrip, WhatTemplatesWriteIsReadBack) {
   const bool shows = std::getenv("QLORA_TEMPLATE") != nullptr;
-  const std::string tools = AnswerGenerator::Tools().dump();
+  const auto types = std::make_shared<const ArgumentTypes>(AnswerGenerator::Tools().dump());
   std::int64_t templates_with_calls = 0;
   for (const auto& [name, text] : Templates()) {
     AnswerGenerator generator(11);
@@ -313,7 +315,7 @@ TEST_F(AnswerRoundTrip, WhatTemplatesWriteIsReadBack) {
       if (!written || IsOutOfReach(name, made)) continue;
       const Answer shown = Shown(made, written->answer);
       if (shown.calls.empty() && !made.calls.empty()) continue;  // it has no calls
-      AnswerParts parts(FindAnswerForm(text), written->begins_with_thought, true, tools);
+      AnswerParts parts(FindAnswerForm(text), written->begins_with_thought, true, types);
       const Answer found = ReadBack(PartsOfPieces(std::move(parts), {written->answer}));
       EXPECT_EQ(found.json().dump(), shown.json().dump()) << name << ": " << written->answer;
       calls += std::ssize(shown.calls);

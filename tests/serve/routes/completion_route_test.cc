@@ -215,7 +215,8 @@ TEST_F(CompletionRouteTest, StreamsEndWithAReasonAndUsage) {
 
 TEST_F(RoutesTest, LogprobsOfAnAnswerThatIsNotStreamedHaveABoundedRoom) {
   const std::shared_ptr<RequestRoom> room = models_.Find("")->room;
-  service_.pieces = {{.text = "a", .tokens = {{.bytes = "a", .logprob = -1}}}};
+  const std::string bytes(60'000, 'a');
+  service_.pieces = {{.text = "a", .tokens = {{.bytes = bytes, .logprob = -1}}}};
   const auto ask = [&](bool streams) {
     service_.cancelled.clear();
     service_.requests.clear();
@@ -230,7 +231,7 @@ TEST_F(RoutesTest, LogprobsOfAnAnswerThatIsNotStreamedHaveABoundedRoom) {
   {
     HeldBytes one(room), two(room);
     one.Add(room->most / 2, "", "");
-    two.Add(room->most / 2, "", "");
+    two.Add(room->most / 2 - 100'000, "", "");
     EXPECT_EQ(ask(false)->response.status, 429);
     EXPECT_EQ(service_.cancelled.size(), 1u);
     EXPECT_EQ(chat()->response.status, 429);

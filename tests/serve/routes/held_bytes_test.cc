@@ -21,7 +21,7 @@ class HeldBytesTest : public RoutesTest {
   // What a request holds while it waits.
   std::size_t HeldOf(const std::string& path, const OrderedJson& body) {
     const auto reply = Begin("POST", path, body.dump());
-    EXPECT_EQ(reply->body, "");
+    EXPECT_FALSE(reply->ended) << reply->body;
     const std::size_t held = room_->held;
     service_.Write();
     EXPECT_EQ(reply->response.status, 200) << reply->body;
@@ -144,21 +144,20 @@ TEST_F(HeldBytesTest, TextsOfAnswersCountUntilTheyAreWritten) {
 }
 
 TEST_F(HeldBytesTest, ConversationsThatAreKept) {
-  const OrderedJson body = {{"messages", {{{"role", "user"}, {"content", std::string(100, 'x')}}}},
-                            {"model", "tiny"},
-                            {"max_tokens", 9},
-                            {"chat_template_kwargs", {{"kind", std::string(10'000, 'x')}}}};
-  const std::size_t held = HeldOf("/v1/messages", body);
-  OrderedJson short_kwargs = body;
-  short_kwargs["chat_template_kwargs"]["kind"] = "x";
+  const OrderedJson messages = {
+      {"messages", {{{"role", "user"}, {"content", std::string(100, 'x')}}}},
+      {"model", "tiny"},
+      {"max_tokens", 9}};
+  OrderedJson chat = messages;
+  chat["chat_template_kwargs"] = {{"other", std::string(10'000, 'x')}};
+  const std::size_t of_messages = HeldOf("/v1/messages", messages);
+  const std::size_t of_chat = HeldOf("/v1/chat/completions", chat);
   const TemporaryFolder folder;
-  {
-    RequestLog log(folder.path(), workers_, server_.log, [] { return 0; });
-    server_.request_log = &log;
-    EXPECT_GE(HeldOf("/v1/messages", body), held + 100);
-    EXPECT_GE(HeldOf("/v1/chat/completions", short_kwargs), held + 100);
-    WaitForWorker();
-  }
+  RequestLog log(folder.path(), workers_, server_.log, [] { return 0; });
+  server_.request_log = &log;
+  EXPECT_GE(HeldOf("/v1/messages", messages), of_messages + 100);
+  EXPECT_GE(HeldOf("/v1/chat/completions", chat), of_chat + 10'100);
+  WaitForWorker();
   server_.request_log = nullptr;
 }
 
