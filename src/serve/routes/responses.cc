@@ -147,7 +147,9 @@ class ResponseAnswer final : public PartedAnswer {
       return;
     }
     response_["status"] = "failed";
-    const char* code = error.status < 500 ? "invalid_prompt" : "server_error";
+    const char* code = error.status == 429  ? "rate_limit_exceeded"
+                       : error.status < 500 ? "invalid_prompt"
+                                            : "server_error";
     response_["error"] = {{"code", code}, {"message", error.message}};
     LeaveWith("response.failed");
   }
