@@ -46,7 +46,7 @@ class ReadingsBackend final : public BackendDecorator {
 };
 
 TEST(WeightReadings, RowsOfFourAdaptersReadAWeightOnce) {
-  constexpr std::int64_t kRows = 16;
+  constexpr std::int64_t kTexts = 16;
   const DecoderConfig config = TinyConfig();
   const Precision precision{DType::kF32, DType::kF32};
   Context context(2);
@@ -58,23 +58,23 @@ TEST(WeightReadings, RowsOfFourAdaptersReadAWeightOnce) {
     for (int i = 0; i < 4; ++i) adapters.push_back(RandomAdapter(config, 2 + i, DType::kF32, 5));
     std::vector<const LoraAdapter*> views;
     for (LoraAdapter& adapter : adapters) views.push_back(&adapter);
-    Arena memory = ReserveSlots(decoder, views, kRows);
+    Arena memory = ReserveSlots(decoder, views, kTexts);
     EvalMemory passes(decoder, views, memory);
-    const PoolMemory pool(backend.memory(), config, precision, kRows, 32);
-    Engine engine(decoder, passes, pool.pool(), kRows);
-    for (std::int32_t i = 0; i < kRows; ++i) {
+    const PoolMemory pool(backend.memory(), config, precision, kTexts, 32);
+    Engine engine(decoder, passes, pool.pool(), kTexts);
+    for (std::int32_t i = 0; i < kTexts; ++i) {
       EngineRequest request{.prompt = {i}, .adapter = views[i % 4]};
       request.options.max_new_tokens = 20;
       engine.Submit(std::move(request));
     }
-    while (engine.running() < kRows) engine.Step();
+    while (engine.running() < kTexts) engine.Step();
     backend.counts.clear();
-    EXPECT_EQ(std::ssize(engine.Step()), kRows);
+    EXPECT_EQ(std::ssize(engine.Step()), kTexts);
     // q, k, v, o, gate, up and down of two layers, and the head.
     EXPECT_EQ(backend.counts.size(), 2u * 7 + 1);
     for (const auto& [weight, count] : backend.counts) {
       EXPECT_EQ(count.ops, 1);
-      EXPECT_EQ(count.rows, kRows);
+      EXPECT_EQ(count.rows, kTexts);
       EXPECT_EQ(count.adapters, weight == weights.get().head.dense.data ? 0 : 4);
     }
   }
