@@ -44,7 +44,7 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.error_of = ErrorResponse;
   http.limits.bodies = BytesOfBodies(options);
   http.limits.all_unread = BytesOfUnread(http.limits.bodies);
-  http.limits.body = http.limits.bodies / static_cast<std::size_t>(kReaders);
+  http.limits.body = http.limits.bodies / static_cast<std::size_t>(kLargestBodies);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
   }

@@ -28,9 +28,10 @@ struct ServePlan {
 // they are read.
 std::size_t RoomBeside(const WeightSizes& weights, std::size_t available);
 
-// Threads that read requests. One body may have as large a part of the bytes of all, so that a few
-// slow clients leave room for others.
+// Threads that read requests.
 inline constexpr std::int64_t kReaders = 4;
+// One body may have such a part of the bytes of all, so that a slow client leaves room for others.
+inline constexpr std::int64_t kLargestBodies = 2;
 // Bytes of bodies of requests that may be in memory; before the model is loaded.
 std::size_t BytesOfBodies(const ServeOptions& options);
 // Bytes of answers that lie for their clients, beside what requests hold; one body's text as ids is
