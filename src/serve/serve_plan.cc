@@ -25,8 +25,8 @@ constexpr std::int64_t kWantedSequences = 4;
 constexpr std::int64_t kLeastContext = 4096;
 // Tokens of a question with its state that there is always room for.
 constexpr std::int64_t kLeastQuestion = 1024;
-// Bodies of requests that are coming or read, in memory. Half of it (kLargestBodies) holds a text of
-// a million tokens, and each byte is planned as what it may become.
+// Bodies of requests that are coming or read, in memory. Half of it (kLargestBodies) holds a text
+// of a million tokens, and each byte is planned as what it may become.
 constexpr std::size_t kMostBodies = std::size_t{16} << 20;
 // A byte of a body becomes so many while it is read: of the JSON, of messages, of what the chat
 // template makes of them, and above all of the tokenizer, which takes the most for one long word.
