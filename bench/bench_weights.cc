@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "ggml/encode.h"
+#include "model/weight_placement.h"
 #include "quant/layout.h"
 
 namespace qlora::bench {
@@ -237,29 +238,20 @@ WeightView RandomModel::Weight(const std::string& format, const LinearShape& sha
   const QuantizeOptions options;
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
-  // The run that counts.
-  if (storage.data == nullptr) return Prepacked(PlanQuantized(shape.out, shape.in, options));
+  // Not read: the run that counts.
+  WeightPlacement place(backend_, use_, *carver_, storage.data != nullptr);
+  if (!place.read()) return place.Prepacked(PlanQuantized(shape.out, shape.in, options));
   const std::vector<BFloat16> dense = Values(0, shape.out, shape.in);
-  return Prepacked(
+  return place.Prepacked(
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage));
-}
-
-WeightView RandomModel::Prepacked(WeightView weight) {
-  // As models are loaded: only generation reads weights for few rows.
-  const std::size_t bytes = use_ == WeightUse::kGeneration ? backend_.PrepackedBytes(weight) : 0;
-  if (bytes == 0) return weight;
-  const MatrixView room = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
-  auto* data = static_cast<std::byte*>(room.data);
-  if (data != nullptr) backend_.Prepack(weight, data);
-  weight.prepacked = data;
-  return weight;
 }
 
 WeightView RandomModel::Blocks(const BlockFormatInfo& info, const LinearShape& shape) {
   BlockView view = {.format = info.format, .rows = shape.out, .cols = shape.in};
   const MatrixView storage =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(BytesOf(view)));
-  if (storage.data == nullptr) return Prepacked(view);
+  WeightPlacement place(backend_, use_, *carver_, storage.data != nullptr);
+  if (!place.read()) return place.Prepacked(view);
   const std::int64_t rows = std::min(kEncodedRows, shape.out);
   const std::vector<BFloat16> dense = Values(0, rows, shape.in);
   const std::size_t row_bytes = view.row_bytes();
@@ -276,7 +268,7 @@ WeightView RandomModel::Blocks(const BlockFormatInfo& info, const LinearShape& s
   }
   backend_.memory().Upload(host.data(), storage.data, host.size());
   view.data = static_cast<const std::byte*>(storage.data);
-  return Prepacked(view);
+  return place.Prepacked(view);
 }
 
 }  // namespace qlora::bench

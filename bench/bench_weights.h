@@ -57,8 +57,6 @@ class RandomModel {
   void AddSideExperts(SideWeights& side);
   WeightView Weight(const std::string& format, const LinearShape& shape);
   WeightView Blocks(const BlockFormatInfo& info, const LinearShape& shape);
-  // With what the backend makes of a weight to generate.
-  WeightView Prepacked(WeightView weight);
 
   Context& context_;
   Backend& backend_;

@@ -43,12 +43,6 @@ std::int64_t CommonTokens(std::span<const std::int32_t> a, std::span<const std::
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
-// The same log-probabilities are asked of one prompt.
-bool IsSamePrompt(const EngineRequest& a, const EngineRequest& b) {
-  return a.prompt.IsSharedWith(b.prompt) && a.adapter == b.adapter &&
-         a.top_logprobs == b.top_logprobs;
-}
-
 std::int64_t ShortPrompt(const DecoderWeights& weights) {
   const WeightView& first = weights.layers.front().linears.qkv.front().weight;
   return first.is_reordered() ? kShortPromptPrepacked : kShortPrompt;
@@ -69,7 +63,7 @@ struct Engine::Sequence {
     return std::span(ids).subspan(request.prompt.size());
   }
   bool is_reading() const { return passed < prompt_end; }
-  // The logits of the prompt's rows say what its tokens have, unless another has taken them.
+  // The logits of the prompt's rows say what its tokens have; once.
   bool scores_prompt() const { return request.wants_prompt_logprobs && new_tokens() == 0; }
   // All tokens from `first` on are to be read.
   void ReadFrom(std::int64_t first) {
@@ -80,9 +74,9 @@ struct Engine::Sequence {
   RequestId id;
   EngineRequest request;
   Sampler sampler;
-  std::vector<std::int32_t> ids;                     // of prompt and answer, once there is a slot
-  std::shared_ptr<std::vector<ScoredToken>> scored;  // of the prompt; null: nothing yet
-  std::int64_t short_prompt = 0;                     // the length up to which a prompt is short
+  std::vector<std::int32_t> ids;    // of prompt and answer, once there is a slot
+  std::vector<ScoredToken> scored;  // of the prompt
+  std::int64_t short_prompt = 0;    // the length up to which a prompt is short
   std::int64_t slot = -1;
   std::int64_t passed = 0;       // tokens whose state is in the slot
   std::int64_t prompt_end = 0;   // tokens before it are rows of kMany
@@ -193,18 +187,10 @@ std::int64_t Engine::SharedLater(const EngineRequest& request) const {
   return most;
 }
 
-// A sequence that runs takes the log-probabilities of this prompt.
-bool Engine::IsScored(const EngineRequest& request) const {
-  return std::ranges::any_of(running_, [&](const SequencePtr& other) {
-    return other->scores_prompt() && IsSamePrompt(other->request, request);
-  });
-}
-
 // Gives a sequence a slot, and there the tokens with which another slot can serve. Returns false
 // where waiting serves better.
 bool Engine::Place(Sequence& sequence) {
   const EngineRequest& request = sequence.request;
-  if (request.wants_prompt_logprobs && IsScored(request)) return false;
   std::int64_t source = 0;
   std::int64_t shared = 0;
   for (std::int64_t slot = 0; slot < pool_.slots; ++slot) {
@@ -335,24 +321,10 @@ void Engine::Run(std::span<const Part> parts, SumOrder order, std::vector<Engine
 void Engine::Score(Sequence& sequence, std::int64_t at, std::span<const float> logits) {
   const std::int32_t token = sequence.ids[at];
   const double log_sum = LogSum(logits);
-  if (sequence.scored == nullptr) {
-    sequence.scored = std::make_shared<std::vector<ScoredToken>>();
-    sequence.scored->reserve(sequence.ids.size());
-  }
-  sequence.scored->push_back(
+  sequence.scored.reserve(sequence.ids.size());
+  sequence.scored.push_back(
       {{token, logits[token] - log_sum},
        Likeliest(logits, log_sum, sequence.request.top_logprobs.value_or(0))});
-}
-
-// Those that wait with the same prompt need not read it whole.
-void Engine::ShareScores(const Sequence& sequence) {
-  for (const SequencePtr& other : waiting_) {
-    if (!other->request.wants_prompt_logprobs || !IsSamePrompt(other->request, sequence.request)) {
-      continue;
-    }
-    other->request.wants_prompt_logprobs = false;
-    other->scored = sequence.scored;
-  }
 }
 
 EngineToken Engine::Choose(Sequence& sequence, std::span<const float> logits) {
@@ -360,7 +332,6 @@ EngineToken Engine::Choose(Sequence& sequence, std::span<const float> logits) {
   EngineToken chosen{.request = sequence.id};
   if (sequence.new_tokens() == 0) {
     chosen.cached = sequence.cached;
-    if (sequence.scores_prompt()) ShareScores(sequence);
     chosen.prompt = std::move(sequence.scored);
   }
   std::vector<float> edited;

@@ -67,7 +67,6 @@ class PromptTokens {
   std::int32_t front() const { return ids_->front(); }
   const_iterator begin() const { return ids_->begin(); }
   const_iterator end() const { return ids_->end(); }
-  bool IsSharedWith(const PromptTokens& other) const { return ids_ == other.ids_; }
   friend bool operator==(const PromptTokens& a, const PromptTokens& b) {
     return *a.ids_ == *b.ids_;
   }
@@ -83,8 +82,7 @@ struct EngineRequest {
   std::vector<std::int32_t> ends = {};   // tokens that end the answer, and belong to it
   // Log-probabilities of chosen tokens, and of so many of the likeliest ones beside them.
   std::optional<std::int64_t> top_logprobs = {};
-  // Log-probabilities of the prompt's tokens, too, which is then read whole; once for those that
-  // share it.
+  // Log-probabilities of the prompt's tokens, too, which is then read whole.
   bool wants_prompt_logprobs = false;
   bool keeps_prompt = true;  // false: it is read whole, and kept for no other
   // Changes the logits (V) of the next token before it is chosen, given the answer so far; may be
@@ -110,10 +108,9 @@ struct EngineToken {
   double logprob = 0;                  // where it is wanted
   std::vector<TokenLogprob> top = {};  // the likeliest first; equal ones in the order of ids
   std::int64_t cached = 0;  // of the first token: tokens of the prompt that were not read again
-  // Of the first token: where wanted, those of the prompt after the first.
-  std::shared_ptr<const std::vector<ScoredToken>> prompt = {};
-  bool is_end = false;   // one of the ends
-  bool is_last = false;  // the request is done, and its slot free
+  std::vector<ScoredToken> prompt = {};  // of the first token: where wanted, those after the first
+  bool is_end = false;                   // one of the ends
+  bool is_last = false;                  // the request is done, and its slot free
 };
 
 class Engine {
@@ -161,7 +158,6 @@ class Engine {
 
   void Admit();
   bool Place(Sequence& sequence);
-  bool IsScored(const EngineRequest& request) const;
   std::int64_t SharedRows(const KeptPrompt& kept, const EngineRequest& request) const;
   std::int64_t SharedLater(const EngineRequest& request) const;
   static void SortByAdapter(std::vector<Part>& parts);
@@ -169,7 +165,6 @@ class Engine {
   void ReadPrompts(std::int64_t rows, std::vector<EngineToken>& tokens);
   void Run(std::span<const Part> parts, SumOrder order, std::vector<EngineToken>& tokens);
   void Score(Sequence& sequence, std::int64_t at, std::span<const float> logits);
-  void ShareScores(const Sequence& sequence);
   EngineToken Choose(Sequence& sequence, std::span<const float> logits);
   void Release(Sequence& sequence);
 

@@ -64,7 +64,7 @@ class HttpReply {
   virtual ~HttpReply() = default;
   virtual void Send(HttpResponse response) = 0;
   // A body that comes with time, of unknown length; the head leaves at once. A client that does
-  // not read is dropped (HttpLimits::unread), so what is there at once is for Send.
+  // not read is dropped (HttpLimits::unread, answer_time).
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(std::string piece) = 0;
   virtual void End() = 0;
@@ -79,10 +79,10 @@ struct HttpLimits {
   std::size_t head = std::size_t{16} << 10;
   // Of all bodies in memory: that are still coming, and of requests that nobody has read yet.
   std::size_t bodies = std::size_t{256} << 20;
-  // Of answers, beside what their HttpRoom counts and what several share: of a stream, held for a
-  // client that does not read, and of all together, beyond which the one with the most is dropped.
-  std::size_t unread = std::size_t{1} << 20;
-  std::size_t all_unread = std::size_t{64} << 20;
+  // Of answers that lie for their clients, beside what their HttpRoom counts and what several
+  // share: of a stream before a further piece, and of all together, beyond which the one with the
+  // most is dropped.
+  std::size_t unread = std::size_t{64} << 20;
   std::size_t connections = 1024;      // with requests that are being answered
   std::size_t spare_connections = 32;  // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};

@@ -43,7 +43,7 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
   http.limits.bodies = BytesOfBodies(options);
-  http.limits.all_unread = BytesOfUnread(http.limits.bodies);
+  http.limits.unread = BytesOfUnread(http.limits.bodies);
   http.limits.body = http.limits.bodies / static_cast<std::size_t>(kLargestBodies);
   if (options.page) {
     for (const std::string& path : PagePaths()) http.open_paths.push_back(path);

@@ -71,7 +71,7 @@ class Needs {
   std::size_t Answers(std::int64_t sequences, std::int64_t positions) const {
     constexpr std::int64_t kTextBytes = 64;  // measured: 60
     constexpr std::int64_t kIdBytes = 3 * sizeof(std::int32_t);
-    constexpr std::int64_t kLogitBytes = 16;
+    constexpr std::int64_t kLogitBytes = 40;
     const std::int64_t vocabulary = base_.config.vocab_size;
     const auto form = static_cast<std::int64_t>(GrammarEdit::MostBytes(vocabulary));
     const std::int64_t one = positions * kIdBytes + vocabulary * kLogitBytes + form;

@@ -126,6 +126,7 @@ TEST(Sampler, DrawsWhatTheDefinitionDraws) {
   std::vector<float> logits(3001, -std::numeric_limits<float>::infinity());
   for (int i = 0; i < 3000; ++i) logits[i] = static_cast<float>(i * 37 % 50) * 0.02f;
   logits[1234] = 11.2f;
+  logits[17] = logits.back();
   GenerateOptions options;
   options.do_sample = true;
   for (const double temperature : {0.6, 1.0, 2.5}) {

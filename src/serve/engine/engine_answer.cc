@@ -68,7 +68,7 @@ EngineRequest EngineAnswer::TakeRequest() {
 }
 
 bool EngineAnswer::Add(const EngineToken& token) {
-  if (!has_begun() && !TakePrompt(token.prompt.get())) fault_->error = kDamagedLogits;
+  if (!has_begun() && !TakePrompt(token.prompt)) fault_->error = kDamagedLogits;
   if (!fault_->error.empty()) {
     end_.field = fault_->field;
     Fail(fault_->error);
@@ -120,12 +120,11 @@ AnswerToken EngineAnswer::Scored(const TokenLogprob& token,
   return scored;
 }
 
-bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>* scored) {
+bool EngineAnswer::TakePrompt(const std::vector<ScoredToken>& scored) {
   if (!request_.wants_prompt_logprobs) return true;
   prompt_.reserve(request_.prompt.size());
   prompt_.push_back(Scored({.token = request_.prompt.front()}, {}));
-  if (scored == nullptr) return true;
-  for (const ScoredToken& token : *scored) {
+  for (const ScoredToken& token : scored) {
     if (!std::isfinite(token.token.logprob)) return false;
     prompt_.push_back(Scored(token.token, token.top));
   }

@@ -58,9 +58,8 @@ class EngineAnswer {
 
   // A token with the likeliest ones beside it.
   AnswerToken Scored(const TokenLogprob& token, const std::vector<TokenLogprob>& top) const;
-  // Log-probabilities of the prompt leave with the first piece. scored: null for a prompt of one
-  // token. False where they are none.
-  bool TakePrompt(const std::vector<ScoredToken>* scored);
+  // Log-probabilities of the prompt leave with the first piece. False where they are none.
+  bool TakePrompt(const std::vector<ScoredToken>& scored);
   // text: what it adds to the answer.
   void Hold(const EngineToken& token, std::string_view text);
   // Hands on text, and the tokens that belong to it. all: also those that are held.

@@ -280,7 +280,7 @@ void Connection::Begin(std::int64_t request, HttpResponse head) {
 void Connection::Write(std::int64_t request, std::string_view piece) {
   Guard([&] {
     if (!Awaits(request) || answer_ != Answer::kBegun || is_head_) return;
-    if (output_.held() + piece.size() > limits_.unread + room_.bytes) return Close();
+    if (unread() > limits_.unread) return Close();
     if (!HasRoomFor(piece.size())) return;
     output_.Add(is_chunked_ ? Chunk(piece) : std::string(piece));
     Flush();
@@ -349,7 +349,7 @@ bool Connection::HasRoomFor(std::size_t bytes) {
       largest = other;
     }
     // One answer alone may be larger.
-    if (all <= std::max(limits_.all_unread, most)) return true;
+    if (all <= std::max(limits_.unread, most)) return true;
     largest->Close();
     if (largest.get() == this) return false;
   }

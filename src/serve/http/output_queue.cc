@@ -10,6 +10,7 @@
 #include "base/file.h"
 
 namespace qlora {
+
 OutputQueue::~OutputQueue() {
   if (file_ >= 0) close(file_);
 }

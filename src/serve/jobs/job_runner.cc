@@ -20,9 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kInterruptedExit = 130;
-constexpr int kTerminatedExit = 143;  // by SIGTERM, before the program has read its options
-constexpr int kKilledExit = 137;
 // Between two tries to write down what a full disk has refused.
 constexpr double kRetrySeconds = 10;
 constexpr std::chrono::seconds kStopGrace{5};

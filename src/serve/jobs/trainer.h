@@ -18,8 +18,14 @@ struct TrainingTask {
 
 enum class StopRequest { kNone, kCheckpoint, kNow };  // kCheckpoint: save one, then end
 
+// Exit codes of a training that was stopped: with a checkpoint, by SIGTERM before the program has
+// read its options, and by SIGKILL.
+inline constexpr int kInterruptedExit = 130;
+inline constexpr int kTerminatedExit = 143;
+inline constexpr int kKilledExit = 137;
+
 struct TrainingEnd {
-  int exit_code = 0;        // of `qlora train`; 130: stopped, with a checkpoint
+  int exit_code = 0;        // of `qlora train`
   std::string output = {};  // the JSON that it printed
 };
 

@@ -11,9 +11,6 @@
 namespace qlora {
 namespace {
 
-// By the system, for nobody here has sent SIGKILL.
-constexpr int kKilledExit = 137;
-
 bool Has(const std::string& text, std::string_view part) {
   return !part.empty() && text.find(part) != text.npos;
 }
@@ -51,6 +48,7 @@ std::string ErrorOf(const TrainingEnd& end) {
 JobError FailureOf(const TrainingEnd& end, const Job& job, const TrainingFiles& files,
                    const std::string& training_name, const std::string& validation_name) {
   const std::string error = ErrorOf(end);
+  // By the system, for nobody here has sent SIGKILL.
   if (end.exit_code == static_cast<int>(ErrorCode::kOutOfMemory) ||
       (end.exit_code == kKilledExit && error.empty())) {
     return OfMemory(error);

@@ -16,10 +16,10 @@ namespace {
 constexpr std::size_t kAnswerBytes = 4096;
 // Of its text, as parts and as JSON.
 constexpr std::size_t kTextCopies = 4;
-// A token of a prompt with its log-probability, and each of the likeliest beside it: twice, in the
-// engine and as the answer takes it.
-constexpr std::size_t kScoredBytes = 96;
-constexpr std::size_t kTopBytes = 16;
+// A token of a prompt with its log-probability, and each of the likeliest beside it: in the engine
+// and as the answer takes it.
+constexpr std::size_t kScoredBytes = 2 * 96;
+constexpr std::size_t kTopBytes = 2 * 16;
 
 constexpr const char* kRemedy =
     "ask for fewer answers and log-probabilities, or shorten the prompt";
@@ -30,12 +30,11 @@ std::size_t BytesOf(const std::vector<GenerationRequest>& requests, std::int64_t
   for (std::int64_t i = 0; i < std::ssize(requests); ++i) {
     const GenerationRequest& request = requests[i];
     const std::size_t tokens = request.prompt.size();
-    const bool is_first = i % choices == 0;
     bytes += kAnswerBytes + request.logit_bias.size() * sizeof(request.logit_bias[0]);
-    if (is_first) bytes += tokens * sizeof(std::int32_t);
+    if (i % choices == 0) bytes += tokens * sizeof(std::int32_t);
     if (!request.wants_prompt_logprobs) continue;
     const auto top = static_cast<std::size_t>(request.top_logprobs.value_or(0));
-    bytes += (is_first ? 2 : 1) * tokens * (kScoredBytes + top * kTopBytes);
+    bytes += tokens * (kScoredBytes + top * kTopBytes);
   }
   return bytes;
 }

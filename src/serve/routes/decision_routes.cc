@@ -41,7 +41,8 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
     if (error.code() != ErrorCode::kInvalidInput) throw;
     // Its messages begin with the field.
     const std::string_view text = error.what();
-    throw ApiError(400, error.what(), std::string(text.substr(0, text.find(": "))));
+    const std::size_t end = text.find(": ");
+    throw ApiError(400, error.what(), std::string(text.substr(0, end == text.npos ? 0 : end)));
   }
 }
 
@@ -52,7 +53,7 @@ struct ClientLeft {};
 constexpr std::size_t kLargeRequest = std::size_t{1} << 19;
 
 std::size_t BytesToRead(const DecisionRequest& request) {
-  return FormatJson(request.decision.state).size() * request.decision.questions.size();
+  return BytesOfJson(request.decision.state) * request.decision.questions.size();
 }
 
 // Lays the questions out. Errors: ApiError, those of RequestedDecisions and of `hold`.

@@ -148,16 +148,24 @@ TEST_F(HttpServerTest, APieceThatIsCountedMayBeLarge) {
   EXPECT_EQ(answer.body.size(), kPiece + 3);
   EXPECT_TRUE(answer.body.ends_with("xyyy"));
   WaitFor([&] { return held.use_count() == 1; });
+}
+
+// As at the end of a response, which has its text several times.
+TEST_F(HttpServerTest, WhoReadsTakesManyPiecesAtOnce) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  const HttpServer server(OnAnyPort({.unread = 4 * kPiece}), handler());
+  TestClient client(server.port());
   client.Ask("GET", "/wait");
-  reply = waiting.Next().reply;
+  const HttpReplyPtr reply = waiting.Next().reply;
   reply->Begin({});
-  reply->Write(std::string(kPiece, 'x'));
-  EXPECT_EQ(client.Read().body, "");
+  for (int i = 0; i < 4; ++i) reply->Write(std::string(kPiece, 'x'));
+  reply->End();
+  EXPECT_EQ(client.Read().body.size(), 4 * kPiece);
 }
 
 // Of all who do not read, the one with the most is dropped for others.
 TEST_F(HttpServerTest, WhatLiesForAllClientsIsBounded) {
-  const HttpServer server(OnAnyPort({.all_unread = 1 << 20}), handler());
+  const HttpServer server(OnAnyPort({.unread = 1 << 20}), handler());
   TestClient large(server.port());
   large.Ask("GET", "/wait");
   // Much more than the system holds of its own.

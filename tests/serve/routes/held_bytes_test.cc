@@ -173,7 +173,7 @@ TEST_F(HeldToolsTest, ToolsAreHeldOnce) {
        {{"name", "f"}, {"parameters", {{"type", "object"}, {"properties", properties}}}}}};
   const auto held = [&](int n, bool has_tools) {
     OrderedJson body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"n", n}};
-    if (has_tools) body["tools"] = {tool};
+    if (has_tools) body["tools"] = OrderedJson::array({tool});
     Ask("/v1/chat/completions", body);
     const std::size_t bytes = room->held;
     service_.waiting.clear();
