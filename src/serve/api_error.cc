@@ -68,6 +68,22 @@ ApiError DiskError(const std::string& detail) {
                   "", "disk_error", detail);
 }
 
+ApiError CaughtError(const std::string& fault) {
+  std::string detail = "unknown";
+  try {
+    throw;
+  } catch (const ApiError& error) {
+    return error;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());
+    detail = error.what();
+  } catch (const std::exception& error) {
+    detail = error.what();
+  } catch (...) {
+  }
+  return ApiError(500, fault, "", "", detail);
+}
+
 HttpResponse OpenAiError(const ApiError& error) {
   return WithHeaders(error.status, {{"error",
                                      {{"message", error.message},

@@ -21,24 +21,7 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds kLingerTime(2000);
 
-// What is told of an error that a part of the server has thrown. Its text may be of use to an
-// attacker, unless it is about the request.
-ApiError ApiErrorOf(const std::exception_ptr& thrown) {
-  std::string detail;
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const ApiError& error) {
-    return error;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());
-    detail = error.what();
-  } catch (const std::exception& error) {
-    detail = error.what();
-  } catch (...) {
-  }
-  return ApiError(500, "the server has failed on this request; its log may say more", "", "",
-                  detail);
-}
+constexpr const char* kFault = "the server has failed on this request; its log may say more";
 
 HttpResponse ErrorAnswer(const HttpOptions& options, const HttpRequest& head,
                          const ApiError& error) {
@@ -167,7 +150,7 @@ void Connection::Proceed() {
       }
     }
   } catch (...) {
-    Refuse(ApiErrorOf(std::current_exception()));
+    Refuse(CaughtError(kFault));
   }
 }
 
@@ -214,7 +197,7 @@ void Connection::TakeRequest() {
   try {
     core_.handler(std::move(request), reply);
   } catch (...) {
-    reply->Send(Refusal(ApiErrorOf(std::current_exception())));
+    reply->Send(Refusal(CaughtError(kFault)));
   }
 }
 

@@ -14,7 +14,6 @@
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/foreign_fields.h"
-#include "serve/requests/sampling_fields.h"
 #include "serve/requests/tool_choice.h"
 
 namespace qlora {
@@ -144,19 +143,13 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   const std::int64_t unset = options.max_new_tokens > 0 ? options.max_new_tokens : kMostTokens;
-  const auto older = body.Integer("max_tokens", 1);
-  generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1).value_or(older.value_or(unset));
+  request.answers = ReadAnswerFields(body);
+  generation.options.max_new_tokens = request.answers.max_new_tokens.value_or(unset);
   const auto top = body.Integer("top_logprobs", 0, 20);
   if (body.Bool("logprobs").value_or(false)) {
     generation.top_logprobs = top.value_or(0);
   } else if (top.value_or(0) > 0) {
     body.Refuse("top_logprobs", "needs \"logprobs\": true");
-  }
-  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
-  request.streams = body.Bool("stream").value_or(false);
-  if (const auto stream = body.Object("stream_options")) {
-    request.includes_usage = stream->Bool("include_usage").value_or(false);
   }
   request.prompt = AskConversation(request.model, request.conversation, generation);
   return request;

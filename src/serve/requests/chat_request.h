@@ -2,11 +2,10 @@
 #ifndef QLORA_SERVE_REQUESTS_CHAT_REQUEST_H_
 #define QLORA_SERVE_REQUESTS_CHAT_REQUEST_H_
 
-#include <cstdint>
-
 #include "serve/generation_service.h"
 #include "serve/request_fields.h"
 #include "serve/requests/conversation_request.h"
+#include "serve/requests/sampling_fields.h"
 #include "serve/serve_options.h"
 #include "serve/served_models.h"
 
@@ -22,9 +21,7 @@ struct ChatRequest {
   ConversationRequest conversation = {};
   ConversationPrompt prompt = {};
   GenerationRequest generation = {};
-  std::int64_t choices = 1;
-  bool streams = false;
-  bool includes_usage = false;
+  AnswerFields answers = {};
 };
 // Errors: ApiError 400 that names the field; 404 for a model that is not there.
 ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,

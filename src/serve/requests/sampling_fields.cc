@@ -57,6 +57,19 @@ void ReadBiases(const RequestFields& body, std::int64_t vocabulary, GenerationRe
 
 }  // namespace
 
+AnswerFields ReadAnswerFields(const RequestFields& body) {
+  AnswerFields fields;
+  fields.choices = body.Integer("n", 1, kMostChoices).value_or(1);
+  fields.streams = body.Bool("stream").value_or(false);
+  if (const auto stream = body.Object("stream_options")) {
+    fields.includes_usage = stream->Bool("include_usage").value_or(false);
+  }
+  fields.max_new_tokens = body.Integer("max_tokens", 1);
+  const auto newer = body.Integer("max_completion_tokens", 1);
+  if (newer) fields.max_new_tokens = newer;
+  return fields;
+}
+
 void ReadSampling(const RequestFields& body, const ServedModel& model, GenerationRequest& request) {
   GenerateOptions& options = request.options;
   options = model.sampling;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "serve/generation_service.h"
@@ -17,6 +18,16 @@ inline constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::m
 
 // Choices of one request, at most.
 inline constexpr std::int64_t kMostChoices = 16;
+
+struct AnswerFields {
+  std::int64_t choices = 1;  // of each prompt
+  bool streams = false;
+  bool includes_usage = false;  // of a stream
+  std::optional<std::int64_t> max_new_tokens = {};
+};
+// Reads n, stream, stream_options, max_completion_tokens and its older name max_tokens. Errors:
+// ApiError 400 that names the field.
+AnswerFields ReadAnswerFields(const RequestFields& body);
 
 // Reads temperature, top_p, do_sample, top_k, min_p, repetition_penalty (repeat_penalty),
 // presence_penalty, frequency_penalty, logit_bias, seed, min_tokens, ignore_eos and cache_prompt.

@@ -1,19 +1,16 @@
 // POST /v1/chat/completions.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "io/json.h"
-#include "serve/http/event_stream.h"
 #include "serve/request_log.h"
 #include "serve/requests/chat_request.h"
 #include "serve/requests/sampling_fields.h"
-#include "serve/routes/choice_set.h"
+#include "serve/routes/completion_set.h"
 #include "serve/routes/logprob_json.h"
 #include "serve/routes/parted_message.h"
 #include "serve/routes/routes.h"
@@ -32,19 +29,13 @@ struct ChatChoice {
   std::string finish_reason = {};
 };
 
-class ChatAnswer final : public ChoiceSet {
+class ChatAnswer final : public CompletionSet {
  public:
   ChatAnswer(Server& server, HttpReplyPtr reply, ChatRequest request, const std::string& id)
-      : ChoiceSet(server, std::move(reply), *request.model),
-        request_(std::move(request)),
-        head_({{"id", "chatcmpl-" + id},
-               {"object", request_.streams ? "chat.completion.chunk" : "chat.completion"},
-               {"created", std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count()},
-               {"model", request_.model->name},
-               {"system_fingerprint", request_.model->fingerprint}}) {
-    for (std::int64_t i = 0; i < request_.choices; ++i) {
+      : CompletionSet(server, std::move(reply), *request.model, request.answers, "chatcmpl-" + id,
+                      request.answers.streams ? "chat.completion.chunk" : "chat.completion"),
+        request_(std::move(request)) {
+    for (std::int64_t i = 0; i < request_.answers.choices; ++i) {
       choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt),
                             fmt::format("call_{}_{}_", id, i));
     }
@@ -57,9 +48,9 @@ class ChatAnswer final : public ChoiceSet {
 
  protected:
   void Begin() override {
-    if (!request_.streams) return;
+    if (!streams_) return;
     stream_.emplace(reply());
-    for (std::int64_t i = 0; i < request_.choices; ++i) {
+    for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
       SendDelta(i, {{"role", "assistant"}, {"content", ""}}, nullptr);
     }
   }
@@ -83,42 +74,39 @@ class ChatAnswer final : public ChoiceSet {
     if (stream_) SendDelta(i, OrderedJson::object(), nullptr, choice.finish_reason);
   }
 
-  void Finish(const AnswerUsage& usage) override {
-    if (server().request_log != nullptr) Keep();
-    if (!stream_) {
-      std::string choices;
-      for (std::int64_t i = 0; i < request_.choices; ++i) {
-        choices += (i > 0 ? "," : "") + Whole(i);
-      }
-      std::string answer = FormatJson(head_);
-      AppendField(answer, "choices", "[" + choices + "]");
-      AppendField(answer, "usage", FormatJson(UsageJson(usage)));
-      return SendWhole({.body = std::move(answer)});
-    }
-    if (request_.includes_usage) {
-      OrderedJson chunk = head_;
-      chunk["choices"] = OrderedJson::array();
-      chunk["usage"] = UsageJson(usage);
-      stream_->Data(FormatJson(chunk));
-    }
-    stream_->Done();
-  }
-
-  void Fail(const ApiError& error) override {
-    HttpResponse response = OpenAiError(error);
-    if (!stream_) return reply()->Send(std::move(response));
-    stream_->Data(response.body);
-    stream_->End();
-  }
-
   void Leave() override {
-    // Who saw nothing of an answer does not know its id.
-    if (!stream_) return;
     for (ChatChoice& choice : choices_) {
       if (!choice.finish_reason.empty()) continue;
       for (const AnswerPart& part : choice.parts.Finish()) choice.message.Add(part);
     }
-    Keep();
+    CompletionSet::Leave();
+  }
+
+  std::vector<std::string> Whole() override {
+    std::vector<std::string> texts;
+    for (ChatChoice& choice : choices_) {
+      OrderedJson message = choice.message.json();
+      message["refusal"] = nullptr;
+      std::string logprobs = "null";
+      if (request_.generation.top_logprobs) {
+        logprobs =
+            fmt::format(R"({{"content":[{}],"refusal":null}})", std::exchange(choice.logprobs, {}));
+      }
+      texts.push_back(ChoiceText(std::ssize(texts), "message", std::move(message), logprobs,
+                                 choice.finish_reason));
+    }
+    return texts;
+  }
+
+  LoggedQuestion Question() override { return QuestionOf(request_.conversation); }
+  std::vector<LoggedAnswer> Answers() override {
+    std::vector<LoggedAnswer> answers;
+    for (const ChatChoice& choice : choices_) {
+      answers.push_back(
+          {.message = choice.message.json(),
+           .is_whole = !choice.finish_reason.empty() && choice.finish_reason != "length"});
+    }
+    return answers;
   }
 
  private:
@@ -160,48 +148,11 @@ class ChatAnswer final : public ChoiceSet {
 
   void SendDelta(std::int64_t i, OrderedJson delta, OrderedJson logprobs,
                  const std::string& finish_reason = {}) {
-    OrderedJson chunk = head_;
-    OrderedJson choice = {{"index", i},
-                          {"delta", std::move(delta)},
-                          {"logprobs", std::move(logprobs)},
-                          {"finish_reason", nullptr}};
-    if (!finish_reason.empty()) choice["finish_reason"] = finish_reason;
-    chunk["choices"] = OrderedJson::array({std::move(choice)});
-    if (request_.includes_usage) chunk["usage"] = nullptr;
-    stream_->Data(FormatJson(chunk));
-  }
-
-  void Keep() {
-    std::vector<LoggedAnswer> answers;
-    for (const ChatChoice& choice : choices_) {
-      answers.push_back(
-          {.message = choice.message.json(),
-           .is_whole = !choice.finish_reason.empty() && choice.finish_reason != "length"});
-    }
-    server().request_log->Keep(head_["id"].get<std::string>(), QuestionOf(request_.conversation),
-                               answers);
-  }
-
-  std::string Whole(std::int64_t i) {
-    ChatChoice& choice = choices_[i];
-    OrderedJson message = choice.message.json();
-    message["refusal"] = nullptr;
-    const OrderedJson begin = {{"index", i}, {"message", std::move(message)}};
-    std::string logprobs = "null";
-    if (request_.generation.top_logprobs) {
-      logprobs =
-          fmt::format(R"({{"content":[{}],"refusal":null}})", std::exchange(choice.logprobs, {}));
-    }
-    std::string whole = FormatJson(begin);
-    AppendField(whole, "logprobs", logprobs);
-    AppendField(whole, "finish_reason", FormatJson(OrderedJson(choice.finish_reason)));
-    return whole;
+    SendChoice(i, "delta", std::move(delta), std::move(logprobs), finish_reason);
   }
 
   ChatRequest request_;
-  const OrderedJson head_;
   std::vector<ChatChoice> choices_;
-  std::optional<EventStream> stream_;
 };
 
 }  // namespace
@@ -210,16 +161,16 @@ void AddChatRoutes(RouteTable& table, Server& server) {
   table.Add("POST", "/v1/chat/completions", [&server](const HttpRequest& http, HttpReplyPtr reply) {
     const OrderedJson json = ParseBody(http);
     ChatRequest request = ReadChat(RequestFields(json), server.models, server.options);
-    CheckAnswers(server.generation, 1, request.choices);
+    CheckAnswers(server.generation, 1, request.answers.choices);
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
     std::vector<GenerationRequest> requests;
-    for (std::int64_t i = 0; i < request.choices; ++i) {
+    for (std::int64_t i = 0; i < request.answers.choices; ++i) {
       GenerationRequest& one = requests.emplace_back(request.generation);
       one.options.seed = ChoiceSeed(one.options.seed, i);
       one.is_whole = EndOfOneCall(*request.model, request.conversation, request.prompt);
     }
-    const std::int64_t choices = request.choices;
+    const std::int64_t choices = request.answers.choices;
     std::make_shared<ChatAnswer>(server, std::move(reply), std::move(request), http.id)
         ->Start(std::move(requests), choices);
   });

@@ -21,6 +21,7 @@ constexpr std::size_t kTextCopies = 4;
 constexpr std::size_t kScoredBytes = 2 * 96;
 constexpr std::size_t kTopBytes = 2 * 16;
 
+constexpr const char* kFault = "a fault within the server ended the answer; its log has the reason";
 constexpr const char* kRemedy =
     "ask for fewer answers and log-probabilities, or shorten the prompt";
 
@@ -86,32 +87,37 @@ void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choi
     const std::lock_guard lock(here->mutex_);
     if (std::exchange(here->has_ended_, true)) return;
     here->CancelAll();
-    if (here->server_.request_log != nullptr) here->Leave();
+    // Who saw nothing of an answer does not know its id.
+    if (here->server_.request_log != nullptr && here->stream_) here->Leave();
   });
+}
+
+// What is thrown ends these answers, and no others of the engine.
+template <typename Work>
+void ChoiceSet::RunUnlessEnded(const Work& work) {
+  const std::lock_guard lock(mutex_);
+  if (has_ended_) return;
+  try {
+    work();
+  } catch (...) {
+    const ApiError error = CaughtError(kFault);
+    if (!error.detail.empty()) server_.log(fmt::format("error: {}", error.detail));
+    EndAll(error);
+  }
 }
 
 GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
   const std::shared_ptr<ChoiceSet> self = shared_from_this();
   return {.on_piece =
               [self, i](GenerationPiece piece) {
-                const std::lock_guard lock(self->mutex_);
-                if (self->has_ended_) return;
-                try {
+                self->RunUnlessEnded([&] {
                   self->held_->Add(kTextCopies * piece.text.size(), "max_tokens", kRemedy);
                   self->Add(i, std::move(piece));
-                } catch (const ApiError& error) {
-                  self->EndAll(error);
-                }
+                });
               },
           .on_end =
               [self, i](const GenerationEnd& end) {
-                const std::lock_guard lock(self->mutex_);
-                if (self->has_ended_) return;
-                try {
-                  self->EndOne(i, end);
-                } catch (const ApiError& error) {
-                  self->EndAll(error);
-                }
+                self->RunUnlessEnded([&] { self->EndOne(i, end); });
               }};
 }
 
@@ -132,8 +138,7 @@ void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
     if (!end.field.empty()) return EndAll(ApiError(400, end.field + ": " + end.error, end.field));
     if (server_.stops) return EndAll(ApiError(503, "the server is stopping", "", "stopping"));
     server_.log(fmt::format("error: {}", end.error));
-    return EndAll(
-        ApiError(500, "a fault within the server ended the answer; its log has the reason"));
+    return EndAll(ApiError(500, kFault));
   }
   // Choices of one prompt share its tokens.
   if (i % choices_ == 0) {

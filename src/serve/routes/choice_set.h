@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "io/json_fwd.h"
 #include "serve/api_error.h"
 #include "serve/generation_service.h"
+#include "serve/http/event_stream.h"
 #include "serve/http_server.h"
 #include "serve/request_room.h"
 #include "serve/served_models.h"
@@ -35,8 +37,12 @@ const char* FinishReason(StopReason reason);
 // The functions of a class that derives from this are called one at a time.
 class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
  public:
-  ChoiceSet(Server& server, HttpReplyPtr reply, const ServedModel& model)
-      : server_(server), reply_(std::move(reply)), held_(std::make_shared<HeldBytes>(model.room)) {}
+  // streams: answers are sent as they are written.
+  ChoiceSet(Server& server, HttpReplyPtr reply, const ServedModel& model, bool streams)
+      : streams_(streams),
+        server_(server),
+        reply_(std::move(reply)),
+        held_(std::make_shared<HeldBytes>(model.room)) {}
   virtual ~ChoiceSet() = default;
   ChoiceSet(const ChoiceSet&) = delete;
   ChoiceSet& operator=(const ChoiceSet&) = delete;
@@ -46,7 +52,7 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   void Start(std::vector<GenerationRequest> requests, std::int64_t choices);
 
  protected:
-  // All requests are taken.
+  // All requests are taken. Opens the stream where there is one.
   virtual void Begin() = 0;
   // Errors: ApiError, which ends all of them.
   virtual void Add(std::int64_t i, GenerationPiece piece) = 0;
@@ -55,8 +61,9 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   virtual void Finish(const AnswerUsage& usage) = 0;
   // An error ended them.
   virtual void Fail(const ApiError& error) = 0;
-  // The client is gone, and they end here. What it saw of them may still be marked.
-  virtual void Leave() {}
+  // The client is gone, and a stream ends here. What the client saw of it may still be marked where
+  // the server keeps conversations.
+  virtual void Leave() = 0;
 
   Server& server() const { return server_; }
   const HttpReplyPtr& reply() const { return reply_; }
@@ -67,8 +74,13 @@ class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
   // Sends all answers as one body. Errors: as HeldBytes.
   void SendWhole(HttpResponse response);
 
+  const bool streams_;
+  std::optional<EventStream> stream_;
+
  private:
   GenerationListener ListenerOf(std::int64_t i);
+  template <typename Work>
+  void RunUnlessEnded(const Work& work);
   void EndOne(std::int64_t i, const GenerationEnd& end);
   void EndAll(const ApiError& error);
   void CancelAll();

@@ -10,17 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/stopwatch.h"
 #include "io/json.h"
 #include "prompt/prompt_renderer.h"
-#include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
-#include "serve/request_log.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
 #include "serve/requests/sampling_fields.h"
-#include "serve/routes/choice_set.h"
+#include "serve/routes/completion_set.h"
 #include "serve/routes/logprob_json.h"
 #include "serve/routes/routes.h"
 
@@ -39,9 +36,7 @@ struct CompletionRequest {
   ServedModelPtr model = {};
   std::vector<TextPrompt> prompts = {};
   GenerationRequest generation = {};
-  std::int64_t choices = 1;  // of each prompt
-  bool streams = false;
-  bool includes_usage = false;
+  AnswerFields answers = {};
   bool echoes = false;
 };
 
@@ -97,8 +92,9 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
 CompletionRequest ReadCompletion(const RequestFields& body, const Server& server) {
   CompletionRequest request;
   request.model = server.models.Find(body.Text("model").value_or(""));
-  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
-  request.prompts = ReadPrompts(body, *request.model, server.generation, request.choices);
+  request.answers = ReadAnswerFields(body);
+  const std::int64_t choices = request.answers.choices;
+  request.prompts = ReadPrompts(body, *request.model, server.generation, choices);
   if (!body.Text("suffix").value_or("").empty()) {
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
@@ -114,18 +110,12 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   CheckKeepsForm(generation);
-  const auto older = body.Integer("max_tokens", 1);
-  generation.options.max_new_tokens =
-      body.Integer("max_completion_tokens", 1).value_or(older.value_or(kUnsetTokens));
+  generation.options.max_new_tokens = request.answers.max_new_tokens.value_or(kUnsetTokens);
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
   request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
-  if (body.Integer("best_of", 1, kMostChoices).value_or(request.choices) != request.choices) {
+  if (body.Integer("best_of", 1, kMostChoices).value_or(choices) != choices) {
     body.Refuse("best_of", "answers are not picked from more than n");
-  }
-  request.streams = body.Bool("stream").value_or(false);
-  if (const auto stream = body.Object("stream_options")) {
-    request.includes_usage = stream->Bool("include_usage").value_or(false);
   }
   return request;
 }
@@ -133,7 +123,7 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
 std::vector<GenerationRequest> RequestsOf(const CompletionRequest& request) {
   std::vector<GenerationRequest> requests;
   for (const TextPrompt& prompt : request.prompts) {
-    for (std::int64_t i = 0; i < request.choices; ++i) {
+    for (std::int64_t i = 0; i < request.answers.choices; ++i) {
       GenerationRequest& one = requests.emplace_back(request.generation);
       one.prompt = prompt.tokens;
       one.options.seed = ChoiceSeed(one.options.seed, i);
@@ -142,34 +132,29 @@ std::vector<GenerationRequest> RequestsOf(const CompletionRequest& request) {
   return requests;
 }
 
-class CompletionAnswer final : public ChoiceSet {
+class CompletionAnswer final : public CompletionSet {
  public:
   CompletionAnswer(Server& server, HttpReplyPtr reply, CompletionRequest request,
                    const std::string& id)
-      : ChoiceSet(server, std::move(reply), *request.model),
-        request_(std::move(request)),
-        head_({{"id", "cmpl-" + id},
-               {"object", "text_completion"},
-               {"created", SecondsSince1970()},
-               {"model", request_.model->name},
-               {"system_fingerprint", request_.model->fingerprint}}) {
+      : CompletionSet(server, std::move(reply), *request.model, request.answers, "cmpl-" + id,
+                      "text_completion"),
+        request_(std::move(request)) {
     std::size_t text = 0;
     for (const TextPrompt& prompt : request_.prompts) text += prompt.text.size();
-    const auto shown = static_cast<std::size_t>(request_.echoes ? request_.choices : 0);
+    const auto shown = static_cast<std::size_t>(request_.echoes ? request_.answers.choices : 0);
     held().Add((1 + shown) * text, "prompt", "shorten the prompts");
-    const std::int64_t count = std::ssize(request_.prompts) * request_.choices;
+    const std::int64_t count = std::ssize(request_.prompts) * request_.answers.choices;
     for (std::int64_t i = 0; i < count; ++i) {
-      choices_.emplace_back(*request_.model->tokenizer,
-                            request_.prompts[i / request_.choices].text);
+      choices_.emplace_back(*request_.model->tokenizer, PromptOf(i));
     }
   }
 
  protected:
   void Begin() override {
-    if (request_.streams) stream_.emplace(reply(), RoomFor(BytesOfEcho()));
+    if (streams_) stream_.emplace(reply(), RoomFor(BytesOfEcho()));
     if (!request_.echoes) return;
     for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
-      Show(i, request_.prompts[i / request_.choices].text, nullptr);
+      Show(i, PromptOf(i), nullptr);
     }
   }
 
@@ -187,32 +172,33 @@ class CompletionAnswer final : public ChoiceSet {
 
   void End(std::int64_t i, const GenerationEnd& end) override {
     choices_[i].finish_reason = FinishReason(end.reason);
-    if (stream_) SendChoice(ChoiceJson(i, "", nullptr, choices_[i].finish_reason));
+    if (stream_) SendChoice(i, "text", "", nullptr, choices_[i].finish_reason);
   }
 
-  void Finish(const AnswerUsage& usage) override {
-    if (server().request_log != nullptr) Keep();
-    std::string choices;
-    for (std::int64_t i = 0; !stream_ && i < std::ssize(choices_); ++i) {
-      choices += (i > 0 ? "," : "") + Whole(i);
+  std::vector<std::string> Whole() override {
+    std::vector<std::string> texts;
+    for (Choice& choice : choices_) {
+      std::string logprobs = "{}";
+      for (std::size_t list = 0; list < choice.values.size(); ++list) {
+        AppendField(logprobs, CompletionLogprobs::kLists[list],
+                    "[" + std::exchange(choice.values[list], {}) + "]");
+      }
+      if (!request_.generation.top_logprobs) logprobs = "null";
+      texts.push_back(
+          ChoiceText(std::ssize(texts), "text", choice.text, logprobs, choice.finish_reason));
     }
-    std::string answer = FormatJson(head_);
-    AppendField(answer, "choices", "[" + choices + "]");
-    AppendField(answer, "usage", FormatJson(UsageJson(usage)));
-    if (!stream_) return SendWhole({.body = std::move(answer)});
-    if (request_.includes_usage) stream_->Data(answer);
-    stream_->Done();
+    return texts;
   }
 
-  void Fail(const ApiError& error) override {
-    HttpResponse response = OpenAiError(error);
-    if (!stream_) return reply()->Send(std::move(response));
-    stream_->Data(response.body);
-    stream_->End();
-  }
-
-  void Leave() override {
-    if (stream_) Keep();
+  LoggedQuestion Question() override { return {}; }
+  std::vector<LoggedAnswer> Answers() override {
+    std::vector<LoggedAnswer> answers;
+    for (const Choice& choice : choices_) {
+      answers.push_back(
+          {.message = {{"prompt", PromptOf(std::ssize(answers))}, {"completion", choice.answer}},
+           .is_whole = choice.finish_reason == "stop"});
+    }
+    return answers;
   }
 
  private:
@@ -228,6 +214,10 @@ class CompletionAnswer final : public ChoiceSet {
 
   // Trees of JSON of a whole prompt would take several times the memory of their text.
   static constexpr std::size_t kPromptPart = 256;
+
+  const std::string& PromptOf(std::int64_t i) const {
+    return request_.prompts[i / request_.answers.choices].text;
+  }
 
   OrderedJson LogprobsOf(std::int64_t i, std::span<const AnswerToken> tokens, bool is_prompt) {
     OrderedJson logprobs = CompletionLogprobs::Empty();
@@ -247,13 +237,13 @@ class CompletionAnswer final : public ChoiceSet {
     for (const TextPrompt& prompt : request_.prompts) {
       bytes += 2 * prompt.text.size() + prompt.tokens.size() * of_token;
     }
-    return bytes * static_cast<std::size_t>(request_.choices);
+    return bytes * static_cast<std::size_t>(request_.answers.choices);
   }
 
   // Adds to a choice, and sends it on in a stream.
   void Show(std::int64_t i, const std::string& text, OrderedJson logprobs) {
     if (stream_) {
-      SendChoice(ChoiceJson(i, text, std::move(logprobs), ""));
+      SendChoice(i, "text", text, std::move(logprobs));
       return;
     }
     Choice& choice = choices_[i];
@@ -268,52 +258,8 @@ class CompletionAnswer final : public ChoiceSet {
     }
   }
 
-  std::string Whole(std::int64_t i) {
-    Choice& choice = choices_[i];
-    std::string logprobs = "{}";
-    for (std::size_t list = 0; list < choice.values.size(); ++list) {
-      AppendField(logprobs, CompletionLogprobs::kLists[list],
-                  "[" + std::exchange(choice.values[list], {}) + "]");
-    }
-    if (!request_.generation.top_logprobs) logprobs = "null";
-    std::string whole = FormatJson(OrderedJson{{"index", i}, {"text", choice.text}});
-    AppendField(whole, "logprobs", logprobs);
-    AppendField(whole, "finish_reason", FormatJson(OrderedJson(choice.finish_reason)));
-    return whole;
-  }
-
-  void Keep() {
-    std::vector<LoggedAnswer> answers;
-    for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
-      const Choice& choice = choices_[i];
-      answers.push_back({.message = {{"prompt", request_.prompts[i / request_.choices].text},
-                                     {"completion", choice.answer}},
-                         .is_whole = choice.finish_reason == "stop"});
-    }
-    server().request_log->Keep(head_["id"].get<std::string>(), {}, answers);
-  }
-
-  static OrderedJson ChoiceJson(std::int64_t i, const std::string& text, OrderedJson logprobs,
-                                const std::string& finish_reason) {
-    OrderedJson choice = {{"index", i},
-                          {"text", text},
-                          {"logprobs", std::move(logprobs)},
-                          {"finish_reason", nullptr}};
-    if (!finish_reason.empty()) choice["finish_reason"] = finish_reason;
-    return choice;
-  }
-
-  void SendChoice(OrderedJson choice) {
-    OrderedJson chunk = head_;
-    chunk["choices"] = OrderedJson::array({std::move(choice)});
-    if (request_.includes_usage) chunk["usage"] = nullptr;
-    stream_->Data(FormatJson(chunk));
-  }
-
   const CompletionRequest request_;
-  const OrderedJson head_;
   std::vector<Choice> choices_;
-  std::optional<EventStream> stream_;
 };
 
 }  // namespace
@@ -325,7 +271,7 @@ void AddCompletionRoutes(RouteTable& table, Server& server) {
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
     std::vector<GenerationRequest> requests = RequestsOf(request);
-    const std::int64_t choices = request.choices;
+    const std::int64_t choices = request.answers.choices;
     std::make_shared<CompletionAnswer>(server, std::move(reply), std::move(request), http.id)
         ->Start(std::move(requests), choices);
   });

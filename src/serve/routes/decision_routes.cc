@@ -91,6 +91,7 @@ void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wir
   DecisionRequest request = ReadRequest(body, wire);
   // The calls below hold the model, too: what is laid out refers to it.
   const ServedModelPtr model = server.models.Find(request.model);
+  NoteAnswer(*reply, model->name, "");
   const auto hold = [reply, held = std::make_shared<HeldBytes>(model->room)](std::size_t bytes) {
     if (HasLeft(*reply)) throw ClientLeft();
     held->Add(bytes, "questions", "ask fewer about a state of this length");
@@ -121,7 +122,7 @@ void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wir
                if (error) std::rethrow_exception(error);
                SendJson(*reply, asked->Answer());
              } catch (...) {
-               reply->Send(ErrorResponse(head, CaughtError(server, head)));
+               reply->Send(ErrorResponse(head, LoggedError(server, head)));
              }
            }});
   reply->OnGone([&server, id] { server.generation.Cancel(id); });

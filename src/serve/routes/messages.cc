@@ -9,7 +9,6 @@
 
 #include "io/json.h"
 #include "serve/answers/argument_text.h"
-#include "serve/http/event_stream.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/message_request.h"
 #include "serve/requests/sampling_fields.h"
@@ -26,9 +25,8 @@ class MessageAnswer final : public PartedAnswer {
   MessageAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
                 const ConversationRequest& request, const ConversationPrompt& prompt,
                 const std::string& id, std::int64_t prompt_tokens, bool streams)
-      : PartedAnswer(server, std::move(reply), model, request, prompt, "msg_" + id),
-        id_(id),
-        streams_(streams) {
+      : PartedAnswer(server, std::move(reply), model, request, prompt, "msg_" + id, streams),
+        id_(id) {
     message_ = {{"id", "msg_" + id_},
                 {"type", "message"},
                 {"role", "assistant"},
@@ -87,7 +85,7 @@ class MessageAnswer final : public PartedAnswer {
                                            : "end_turn";
     if (is_stopped) message_["stop_sequence"] = end.stop;
     message_["usage"] = Usage(end.prompt_tokens, end.new_tokens);
-    if (!streams_) {
+    if (!stream_) {
       SendWhole({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
       return;
     }
@@ -102,7 +100,7 @@ class MessageAnswer final : public PartedAnswer {
 
   void Fail(const ApiError& error) override {
     const HttpResponse response = AnthropicError(error, id_);
-    if (!streams_) {
+    if (!stream_) {
       reply()->Send(response);
       return;
     }
@@ -124,9 +122,9 @@ class MessageAnswer final : public PartedAnswer {
   }
 
   void Send(const std::string& type, const OrderedJson& fields) {
-    if (!streams_) return;
+    if (!stream_) return;
     OrderedJson event = {{"type", type}};
-    for (const auto& [name, value] : fields.items()) event[name] = value;
+    event.update(fields);
     stream_->Event(type, FormatJson(event));
   }
   std::size_t Index() const { return message_["content"].size(); }
@@ -162,9 +160,7 @@ class MessageAnswer final : public PartedAnswer {
   }
 
   const std::string id_;
-  const bool streams_;
   OrderedJson message_;
-  std::optional<EventStream> stream_;
   OrderedJson block_;  // that is being written, or null
   std::string text_;   // of the block
   bool has_calls_ = false;

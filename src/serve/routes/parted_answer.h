@@ -21,8 +21,9 @@ class PartedAnswer : public ChoiceSet {
   // id: that clients get, under which the answer is kept where the server keeps conversations.
   // Errors: as HeldBytes.
   PartedAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
-               const ConversationRequest& request, const ConversationPrompt& prompt, std::string id)
-      : ChoiceSet(server, std::move(reply), model),
+               const ConversationRequest& request, const ConversationPrompt& prompt, std::string id,
+               bool streams)
+      : ChoiceSet(server, std::move(reply), model, streams),
         parts_(PartsOf(model, request, prompt)),
         id_(std::move(id)) {
     const bool is_kept = server.request_log != nullptr;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "io/json.h"
-#include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
 #include "serve/requests/answer_format.h"
 #include "serve/requests/response_request.h"
@@ -73,10 +72,9 @@ class ResponseAnswer final : public PartedAnswer {
   ResponseAnswer(Server& server, HttpReplyPtr reply, const ServedModel& model,
                  const ConversationRequest& request, const ConversationPrompt& prompt,
                  const std::string& id, OrderedJson response, bool streams)
-      : PartedAnswer(server, std::move(reply), model, request, prompt, "resp_" + id),
+      : PartedAnswer(server, std::move(reply), model, request, prompt, "resp_" + id, streams),
         id_(id),
         response_(std::move(response)),
-        streams_(streams),
         tokenizer_(model.tokenizer) {
     held().Add(BytesOfJson(response_), "", kShorterConversation);
   }
@@ -142,7 +140,7 @@ class ResponseAnswer final : public PartedAnswer {
   }
 
   void Fail(const ApiError& error) override {
-    if (!streams_) {
+    if (!stream_) {
       reply()->Send(OpenAiError(error));
       return;
     }
@@ -156,7 +154,7 @@ class ResponseAnswer final : public PartedAnswer {
 
  private:
   void LeaveWith(const std::string& event) {
-    if (!streams_) {
+    if (!stream_) {
       SendWhole({.body = FormatJson(response_)});
       return;
     }
@@ -169,9 +167,9 @@ class ResponseAnswer final : public PartedAnswer {
   }
 
   void Send(const std::string& type, const OrderedJson& fields) {
-    if (!streams_) return;
+    if (!stream_) return;
     OrderedJson event = {{"type", type}, {"sequence_number", sequence_++}};
-    for (const auto& [name, value] : fields.items()) event[name] = value;
+    event.update(fields);
     stream_->Event(type, FormatJson(event));
   }
 
@@ -179,7 +177,7 @@ class ResponseAnswer final : public PartedAnswer {
   OrderedJson Place(OrderedJson fields) const {
     OrderedJson event = {{"item_id", item_["id"]}, {"output_index", response_["output"].size()}};
     if (HasPart()) event["content_index"] = 0;
-    for (const auto& [name, value] : fields.items()) event[name] = value;
+    event.update(fields);
     return event;
   }
 
@@ -243,9 +241,7 @@ class ResponseAnswer final : public PartedAnswer {
 
   const std::string id_;
   OrderedJson response_;
-  const bool streams_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<EventStream> stream_;
   std::int64_t sequence_ = 0;
   OrderedJson item_;  // that is being written, or null
   std::string text_;  // of the item

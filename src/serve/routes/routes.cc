@@ -158,12 +158,11 @@ void RouteTable::AddSlow(std::string method, std::string path,
 }
 
 void RouteTable::Handle(HttpRequest request, HttpReplyPtr reply) const {
-  const std::string method = request.method == "HEAD" ? "GET" : request.method;
   std::vector<const Entry*> others;
   for (const Entry& entry : entries_) {
     std::optional<std::map<std::string, std::string>> values = Match(entry.path, request.path);
     if (!values) continue;
-    if (entry.method != method) {
+    if (entry.method != request.method) {
       others.push_back(&entry);
       continue;
     }
@@ -188,7 +187,7 @@ void RouteTable::Run(const Entry& entry, const HttpRequest& request, HttpReplyPt
   try {
     entry.route(request, reply);
   } catch (...) {
-    reply->Send(ErrorResponse(request, CaughtError(server_, request)));
+    reply->Send(ErrorResponse(request, LoggedError(server_, request)));
   }
 }
 
@@ -210,12 +209,9 @@ HttpResponse RouteTable::NoRoute(const HttpRequest& request,
     if (entry->method == "GET") methods.insert("HEAD");
   }
   const std::string allowed = fmt::format("{}", fmt::join(methods, ", "));
-  HttpResponse response = {.status = 204};
-  if (request.method != "OPTIONS") {
-    response = ErrorResponse(
-        request, ApiError(405, fmt::format("{} takes {}, not {}", others.front()->path, allowed,
-                                           FirstBytes(request.method, 20))));
-  }
+  HttpResponse response =
+      ErrorResponse(request, ApiError(405, fmt::format("{} takes {}, not {}", others.front()->path,
+                                                       allowed, FirstBytes(request.method, 20))));
   response.headers.emplace_back("Allow", allowed);
   return response;
 }
@@ -226,24 +222,13 @@ HttpResponse ErrorResponse(const HttpRequest& request, const ApiError& error) {
   return is_anthropic ? AnthropicError(error, request.id) : OpenAiError(error);
 }
 
-ApiError CaughtError(const Server& server, const HttpRequest& request) {
-  std::string text = "unknown";
-  try {
-    throw;
-  } catch (const ApiError& error) {
-    if (!error.detail.empty()) {
-      server.log(fmt::format("{} {}: error: {}", request.id, request.path, error.detail));
-    }
-    return error;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());
-    text = error.what();
-  } catch (const std::exception& error) {
-    text = error.what();
+ApiError LoggedError(const Server& server, const HttpRequest& request) {
+  const ApiError error =
+      CaughtError(fmt::format("a fault within the server; its log has more under {}", request.id));
+  if (!error.detail.empty()) {
+    server.log(fmt::format("{} {}: error: {}", request.id, request.path, error.detail));
   }
-  server.log(fmt::format("{} {}: error: {}", request.id, request.path, text));
-  return ApiError(500,
-                  fmt::format("a fault within the server; its log has more under {}", request.id));
+  return error;
 }
 
 void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note) {

@@ -34,7 +34,7 @@ class RouteTable {
   void AddSlow(std::string method, std::string path,
                std::function<HttpResponse(const HttpRequest& request)> work);
 
-  // Answers a request: with the route of its path, else with an error. HEAD is answered as GET is.
+  // Answers a request: with the route of its path, else with an error.
   void Handle(HttpRequest request, HttpReplyPtr reply) const;
 
  private:
@@ -56,9 +56,8 @@ class RouteTable {
 
 // The answer for an error, in the form that clients of the path expect.
 HttpResponse ErrorResponse(const HttpRequest& request, const ApiError& error);
-// The error for what a route threw, which is caught: ApiError as it is, InvalidInput as 400, and
-// others as 500, whose text goes to the log alone.
-ApiError CaughtError(const Server& server, const HttpRequest& request);
+// CaughtError of what a route threw, whose detail goes to the log.
+ApiError LoggedError(const Server& server, const HttpRequest& request);
 
 // Names the model of an answer, unless "", and adds to what the log says of it. reply: as a route
 // got it.
