@@ -10,6 +10,31 @@
 namespace qlora {
 namespace {
 
+// A kTagged form with attributes behind names and keys, which stand in quotes; end: of both.
+constexpr CallForm WithAttributes(std::string_view end, CallForm form) {
+  form.kind = CallKind::kTagged;
+  form.name_end = form.key_end = "\"";
+  form.attributes_end = form.key_attributes_end = end;
+  return form;
+}
+
+constexpr CallForm Dsml(std::string_view in_template, std::string_view open,
+                        std::string_view close) {
+  return WithAttributes(">", {.in_template = {"｜DSML｜", in_template},
+                              .open = open,
+                              .close = close,
+                              .name_begin = "<｜DSML｜invoke name=\"",
+                              .key_begin = "<｜DSML｜parameter name=\"",
+                              .value_end = "</｜DSML｜parameter>",
+                              .call_end = "</｜DSML｜invoke>"});
+}
+
+// Some of its templates have tools alone, and no calls.
+bool IsLfm(std::string_view template_text) {
+  return template_text.find("<|tool_call_start|>") != template_text.npos ||
+         template_text.find("List of tools: [") != template_text.npos;
+}
+
 // Of forms with the same beginning the first is tried first.
 constexpr CallForm kCallForms[] = {
     // Qwen3-Coder, Qwen3.5, StepFun.
@@ -48,80 +73,38 @@ constexpr CallForm kCallForms[] = {
      .value_end = "</arg_value:opensource>",
      .call_end = "</tool_call:opensource>"},
     // MiniMax-M2.
-    {.kind = CallKind::kTagged,
-     .in_template = {"<minimax:tool_call>", "<invoke name="},
-     .open = "<minimax:tool_call>",
-     .close = "</minimax:tool_call>",
-     .name_begin = "<invoke name=\"",
-     .name_end = "\"",
-     .attributes_end = ">",
-     .key_begin = "<parameter name=\"",
-     .key_end = "\"",
-     .key_attributes_end = ">",
-     .value_end = "</parameter>",
-     .call_end = "</invoke>"},
+    WithAttributes(">", {.in_template = {"<minimax:tool_call>", "<invoke name="},
+                         .open = "<minimax:tool_call>",
+                         .close = "</minimax:tool_call>",
+                         .name_begin = "<invoke name=\"",
+                         .key_begin = "<parameter name=\"",
+                         .value_end = "</parameter>",
+                         .call_end = "</invoke>"}),
     // DeepSeek V3.2 and V4.
-    {.kind = CallKind::kTagged,
-     .in_template = {"｜DSML｜", "function_calls>"},
-     .open = "<｜DSML｜function_calls>",
-     .close = "</｜DSML｜function_calls>",
-     .name_begin = "<｜DSML｜invoke name=\"",
-     .name_end = "\"",
-     .attributes_end = ">",
-     .key_begin = "<｜DSML｜parameter name=\"",
-     .key_end = "\"",
-     .key_attributes_end = ">",
-     .value_end = "</｜DSML｜parameter>",
-     .call_end = "</｜DSML｜invoke>"},
-    {.kind = CallKind::kTagged,
-     .in_template = {"｜DSML｜", "tool_calls>"},
-     .open = "<｜DSML｜tool_calls>",
-     .close = "</｜DSML｜tool_calls>",
-     .name_begin = "<｜DSML｜invoke name=\"",
-     .name_end = "\"",
-     .attributes_end = ">",
-     .key_begin = "<｜DSML｜parameter name=\"",
-     .key_end = "\"",
-     .key_attributes_end = ">",
-     .value_end = "</｜DSML｜parameter>",
-     .call_end = "</｜DSML｜invoke>"},
+    Dsml("function_calls>", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+    Dsml("tool_calls>", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
     // Muse.
-    {.kind = CallKind::kTagged,
-     .in_template = {"<atem:function_calls>"},
-     .open = "<atem:function_calls>",
-     .close = "</atem:function_calls>",
-     .name_begin = "<atem:invoke name=\"",
-     .name_end = "\"",
-     .attributes_end = ">",
-     .key_begin = "<atem:parameter name=\"",
-     .key_end = "\"",
-     .key_attributes_end = ">",
-     .value_end = "</atem:parameter>",
-     .call_end = "</atem:invoke>"},
+    WithAttributes(">", {.in_template = {"<atem:function_calls>"},
+                         .open = "<atem:function_calls>",
+                         .close = "</atem:function_calls>",
+                         .name_begin = "<atem:invoke name=\"",
+                         .key_begin = "<atem:parameter name=\"",
+                         .value_end = "</atem:parameter>",
+                         .call_end = "</atem:invoke>"}),
     // MiniCPM5.
-    {.kind = CallKind::kTagged,
-     .in_template = {"<function name=\"", "<param name=\""},
-     .name_begin = "<function name=\"",
-     .name_end = "\"",
-     .attributes_end = ">",
-     .key_begin = "<param name=\"",
-     .key_end = "\"",
-     .key_attributes_end = ">",
-     .value_end = "</param>",
-     .call_end = "</function>"},
+    WithAttributes(">", {.in_template = {"<function name=\"", "<param name=\""},
+                         .name_begin = "<function name=\"",
+                         .key_begin = "<param name=\"",
+                         .value_end = "</param>",
+                         .call_end = "</function>"}),
     // Kimi K3.
-    {.kind = CallKind::kTagged,
-     .in_template = {"<|open|>", "<|close|>", "<|sep|>"},
-     .open = "<|open|>tools<|sep|>",
-     .close = "<|close|>tools<|sep|>",
-     .name_begin = "<|open|>call tool=\"",
-     .name_end = "\"",
-     .attributes_end = "<|sep|>",
-     .key_begin = "<|open|>argument key=\"",
-     .key_end = "\"",
-     .key_attributes_end = "<|sep|>",
-     .value_end = "<|close|>argument<|sep|>",
-     .call_end = "<|close|>call<|sep|>"},
+    WithAttributes("<|sep|>", {.in_template = {"<|open|>", "<|close|>", "<|sep|>"},
+                               .open = "<|open|>tools<|sep|>",
+                               .close = "<|close|>tools<|sep|>",
+                               .name_begin = "<|open|>call tool=\"",
+                               .key_begin = "<|open|>argument key=\"",
+                               .value_end = "<|close|>argument<|sep|>",
+                               .call_end = "<|close|>call<|sep|>"}),
 
     // Mistral since 2025.
     {.kind = CallKind::kNamed,
@@ -178,14 +161,7 @@ constexpr CallForm kCallForms[] = {
 
     // LFM2.
     {.kind = CallKind::kLiteral,
-     .in_template = {"<|tool_call_start|>"},
-     .open = "<|tool_call_start|>",
-     .close = "<|tool_call_end|>",
-     .name_end = "(",
-     .key_end = "=",
-     .call_end = ")"},
-    {.kind = CallKind::kLiteral,
-     .in_template = {"List of tools: ["},
+     .applies = IsLfm,
      .open = "<|tool_call_start|>",
      .close = "<|tool_call_end|>",
      .name_end = "(",

@@ -1,6 +1,7 @@
 #include "serve/answers/argument_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -203,11 +204,8 @@ class LiteralReader {
 
   bool Hex(std::size_t digits, std::uint32_t& code) {
     if (text_.size() < digits) return false;
-    for (const char c : text_.substr(0, digits)) {
-      const std::size_t digit = std::string_view("0123456789abcdef").find(LowerCase({&c, 1}));
-      if (digit == std::string_view::npos) return false;
-      code = code * 16 + static_cast<std::uint32_t>(digit);
-    }
+    const char* end = text_.data() + digits;
+    if (std::from_chars(text_.data(), end, code, 16).ptr != end) return false;
     text_.remove_prefix(digits);
     return true;
   }

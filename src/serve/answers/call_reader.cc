@@ -99,18 +99,22 @@ CallReader::State CallReader::Read(AnswerInput& in, CallSink& out) {
   }
 }
 
+CallReader::Result CallReader::TakeClose(AnswerInput& in) const {
+  const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
+  if (closes == Match::kNo) return std::nullopt;
+  if (closes == Match::kPart) return State::kMore;
+  if (calls_ > 0) in.Keep();
+  return End();
+}
+
 CallReader::Result CallReader::FindCall(AnswerInput& in) const {
   // Without a text that encloses it, each call stands alone.
   if (calls_ > 0 && form_.close.empty()) return State::kDone;
   if (!in.TakeSpace()) return State::kMore;
-  const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
-  if (closes == Match::kYes) {
-    if (calls_ > 0) in.Keep();
-    return End();
-  }
+  if (const Result closes = TakeClose(in)) return closes;
   const Match begins = in.TakeMark(form_.name_begin);
   if (begins == Match::kYes) return std::nullopt;
-  return closes == Match::kPart || begins == Match::kPart ? State::kMore : End();
+  return begins == Match::kPart ? State::kMore : End();
 }
 
 CallReader::Result CallReader::ReadName(AnswerInput& in) {

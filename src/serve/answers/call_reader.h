@@ -59,7 +59,9 @@ class CallReader {
   std::int64_t calls() const { return calls_; }  // that were read
   const std::string& name() const { return name_; }
 
-  // Takes form.name_begin, or form.close and ends.
+  // Takes form.close, and ends.
+  Result TakeClose(AnswerInput& in) const;
+  // Takes form.name_begin, which is no beginning of form.close, or form.close and ends.
   Result FindCall(AnswerInput& in) const;
   // Reads a name up to form.name_end.
   Result ReadName(AnswerInput& in);

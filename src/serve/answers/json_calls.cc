@@ -7,8 +7,6 @@
 namespace qlora {
 namespace {
 
-using Match = AnswerInput::Match;
-
 bool NamesTool(std::string_view key) { return key == "name" || key == "tool_name"; }
 bool NamesArguments(std::string_view key) { return key == "arguments" || key == "parameters"; }
 
@@ -39,14 +37,7 @@ class JsonCalls : public CallReader {
   }
 
   Result ReadList(AnswerInput& in) {
-    if (!form().close.empty()) {
-      const Match match = in.TakeMark(form().close);
-      if (match == Match::kPart) return State::kMore;
-      if (match == Match::kYes) {
-        if (calls() > 0) in.Keep();
-        return End();
-      }
-    }
+    if (const Result closes = TakeClose(in)) return closes;
     const char c = in.view()[0];
     if (c == '{') {
       object_ = {};

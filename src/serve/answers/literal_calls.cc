@@ -76,12 +76,7 @@ class LiteralCalls : public CallReader {
 
   Result ReadList(AnswerInput& in) {
     if (!in.TakeSpace()) return State::kMore;
-    const Match closes = form().close.empty() ? Match::kNo : in.TakeMark(form().close);
-    if (closes == Match::kYes) {
-      if (calls() > 0) in.Keep();
-      return End();
-    }
-    if (closes == Match::kPart) return State::kMore;
+    if (const Result closes = TakeClose(in)) return closes;
     const char c = in.view()[0];
     if (c == '[' && calls() == 0 && !in_list_) {
       in_list_ = true;

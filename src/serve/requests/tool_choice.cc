@@ -12,7 +12,6 @@
 
 #include "base/text.h"
 #include "io/json.h"
-#include "qlora/error.h"
 #include "serve/answers/answer_forms.h"
 #include "serve/answers/argument_text.h"
 #include "serve/requests/answer_format.h"
@@ -115,11 +114,7 @@ AnswerGrammar ForcedCall(const ServedModel& model, const ConversationRequest& re
                                     "none",
                                     model.name));
   }
-  try {
-    return HeldForm(GrammarOfCalls(*form, request), model, kField);
-  } catch (const Error& error) {
-    RefuseField(kField, error.what());
-  }
+  return AtField(kField, [&] { return HeldForm(GrammarOfCalls(*form, request), model, kField); });
 }
 
 }  // namespace qlora

@@ -12,76 +12,39 @@ namespace {
 
 using Kind = ByteGrammar::State::Kind;
 
-// Finds the nodes of a graph from which a way leads back to them, by Tarjan's search, without
-// recursion: a chain of rules may be as long as the grammar.
-class CycleSearch {
- public:
-  using Edges = std::vector<std::vector<std::uint32_t>>;
+using Edges = std::vector<std::vector<std::uint32_t>>;  // of each node, to which ones it leads
 
-  static std::vector<bool> OnCycle(const Edges& edges) {
-    CycleSearch search(edges);
-    for (std::uint32_t node = 0; node < edges.size(); ++node) {
-      if (search.numbers_[node] == 0) search.From(node);
+// For each node whether it is on a cycle, or on a way from one to another. Nodes that lead to no
+// cycle are dead ends, once what they lead to is taken away; those that no cycle leads to are the
+// dead ends of the edges in reverse.
+std::vector<bool> OnCycles(Edges to) {
+  std::vector<bool> on_cycles(to.size(), true);
+  for (int direction = 0; direction < 2; ++direction) {
+    Edges from(to.size());
+    std::vector<std::size_t> ways(to.size());  // on from each, to what is not taken away
+    std::vector<std::uint32_t> dead_ends;
+    for (std::uint32_t node = 0; node < to.size(); ++node) {
+      for (const std::uint32_t next : to[node]) from[next].push_back(node);
+      ways[node] = to[node].size();
+      if (ways[node] == 0) dead_ends.push_back(node);
     }
-    return std::move(search.on_cycle_);
-  }
-
- private:
-  explicit CycleSearch(const Edges& edges)
-      : edges_(edges), numbers_(edges.size()), lowest_(edges.size()), on_cycle_(edges.size()) {}
-
-  void From(std::uint32_t root) {
-    Enter(root);
-    while (!path_.empty()) {
-      auto& [node, edge] = path_.back();
-      if (edge < edges_[node].size()) {
-        const std::uint32_t next = edges_[node][edge++];
-        if (next == node) on_cycle_[node] = true;
-        if (numbers_[next] == 0) {
-          Enter(next);
-        } else {
-          lowest_[node] = std::min(lowest_[node], lowest_[next]);
-        }
-      } else {
-        const std::uint32_t left = node;
-        path_.pop_back();
-        if (!path_.empty()) {
-          std::uint32_t& lowest = lowest_[path_.back().first];
-          lowest = std::min(lowest, lowest_[left]);
-        }
-        if (lowest_[left] == numbers_[left]) Close(left);
+    while (!dead_ends.empty()) {
+      const std::uint32_t node = dead_ends.back();
+      dead_ends.pop_back();
+      on_cycles[node] = false;
+      for (const std::uint32_t before : from[node]) {
+        if (--ways[before] == 0) dead_ends.push_back(before);
       }
     }
+    to = std::move(from);
   }
-  void Enter(std::uint32_t node) {
-    numbers_[node] = lowest_[node] = ++last_;
-    open_.push_back(node);
-    path_.emplace_back(node, 0);
-  }
-  // Ends a component: the nodes from this one on all lead to each other.
-  void Close(std::uint32_t first) {
-    const bool has_others = open_.back() != first;
-    for (std::uint32_t node = ~first; node != first;) {
-      node = open_.back();
-      open_.pop_back();
-      lowest_[node] = ~std::uint32_t{0};
-      if (has_others) on_cycle_[node] = true;
-    }
-  }
-
-  const Edges& edges_;
-  std::vector<std::uint32_t> numbers_;  // in the order of the search, from 1; 0: not found
-  std::vector<std::uint32_t> lowest_;   // number that leads to it and is led to, of open nodes
-  std::vector<bool> on_cycle_;
-  std::vector<std::uint32_t> open_;
-  std::vector<std::pair<std::uint32_t, std::size_t>> path_;  // with the next edge of each
-  std::uint32_t last_ = 0;
-};
+  return on_cycles;
+}
 
 // The rules that each rule calls. first: before it reads a byte alone; no rule is empty, so that
 // nothing behind a call is reached without one.
-CycleSearch::Edges CallsOf(const ByteGrammar& grammar, bool first) {
-  CycleSearch::Edges calls(grammar.rules.size());
+Edges CallsOf(const ByteGrammar& grammar, bool first) {
+  Edges calls(grammar.rules.size());
   std::vector<GrammarRule> seen(grammar.states.size());  // by which rule, last, from 1
   for (GrammarRule rule = 0; rule < grammar.rules.size(); ++rule) {
     std::vector<GrammarState> open = {grammar.rules[rule]};
@@ -174,12 +137,12 @@ GrammarState GrammarBuilder::Call(GrammarRule rule, GrammarState next) {
 }
 
 ByteGrammar GrammarBuilder::Finish(GrammarState begin) {
-  if (std::ranges::count(CycleSearch::OnCycle(CallsOf(grammar_, /*first=*/true)), true) != 0) {
+  if (std::ranges::count(OnCycles(CallsOf(grammar_, /*first=*/true)), true) != 0) {
     throw Error(ErrorCode::kInvalidInput, "a schema refers to itself alone");
   }
-  const std::vector<bool> on_cycle = CycleSearch::OnCycle(CallsOf(grammar_, /*first=*/false));
+  const std::vector<bool> on_cycles = OnCycles(CallsOf(grammar_, /*first=*/false));
   for (GrammarRule rule = 0; rule < grammar_.rules.size(); ++rule) {
-    grammar_.nests[rule] = grammar_.nests[rule] && on_cycle[rule];
+    grammar_.nests[rule] = grammar_.nests[rule] && on_cycles[rule];
   }
   FindDepths();
   if (grammar_.depths[begin] > ByteGrammar::kMostDepth) {

@@ -22,8 +22,9 @@ GrammarReader::Position GrammarReader::Next(Position position, unsigned char byt
   if (positions_[position].next[byte] != kUnknown) return positions_[position].next[byte];
   std::vector<Place> places;
   ByteSet alike = ~ByteSet();  // bytes that lead to the same position
-  CountWork(positions_[position].places.size());
-  for (const Place& place : positions_[position].places) {
+  const std::vector<Place>& from = positions_[position].found->places;
+  CountWork(from.size());
+  for (const Place& place : from) {
     const ByteGrammar::State& state = grammar_->states[place.state];
     const ByteSet& set = grammar_->sets[state.what];
     if (set[byte]) places.push_back({state.next, place.calls});
@@ -48,7 +49,7 @@ void GrammarReader::CountWork(std::size_t units) {
 // The calls of what is kept are known again by where they go on.
 GrammarReader::Position GrammarReader::ForgetOthers(Position position) {
   const std::vector<Calls> calls = calls_;
-  const Known kept = positions_[position];
+  const Found kept = *positions_[position].found;
   Clear();
   Found found{.places = {}, .can_end = kept.can_end};
   for (const Place& place : kept.places) {
@@ -119,12 +120,11 @@ GrammarReader::Position GrammarReader::Number(Found found) {
   if (at != numbers_.end()) return at->second;
   CountWork(kPositionWork);
   const auto number = static_cast<Position>(positions_.size());
-  Known known{
-      .places = {found.places.begin(), found.places.end()}, .can_end = found.can_end, .next = {}};
-  known.next.fill(kUnknown);
-  positions_.push_back(std::move(known));
+  found.places.shrink_to_fit();
   places_ += found.places.size();
-  numbers_.emplace(std::move(found), number);
+  Known& known = positions_.emplace_back();
+  known.found = &numbers_.emplace(std::move(found), number).first->first;
+  known.next.fill(kUnknown);
   return number;
 }
 

@@ -30,6 +30,7 @@ class GrammarReader {
   static constexpr std::uint32_t kMostDepth = ByteGrammar::kMostDepth;
 
   explicit GrammarReader(std::shared_ptr<const ByteGrammar> grammar);
+  GrammarReader(const GrammarReader&) = delete;  // positions_ points into numbers_
 
   // Bounds the work from here on, until the next call: a unit is a place that is looked at. Errors,
   // of Next and ForgetOthers: InvalidInput beyond.
@@ -39,12 +40,12 @@ class GrammarReader {
   Position begin() const { return begin_; }
   Position Next(Position position, unsigned char byte);
   // True where the text may end.
-  bool CanEnd(Position position) const { return positions_[position].can_end; }
+  bool CanEnd(Position position) const { return positions_[position].found->can_end; }
 
   // Bytes that positions and calls take, about.
   std::size_t bytes() const {
     return positions_.size() * (sizeof(Known) + sizeof(Found) + kNodeBytes) +
-           places_ * kPlaceBytes + calls_.size() * (2 * sizeof(Calls) + kNodeBytes);
+           places_ * sizeof(Place) + calls_.size() * (2 * sizeof(Calls) + kNodeBytes);
   }
   // Forgets all but this one, begin() among them. Returns its new number.
   Position ForgetOthers(Position position);
@@ -71,16 +72,14 @@ class GrammarReader {
     auto operator<=>(const Found&) const = default;
   };
   struct Known {
-    std::vector<Place> places;
-    bool can_end = false;
+    const Found* found;  // in numbers_
     std::array<Position, 256> next;
   };
 
   static constexpr Position kUnknown = ~Position{0};
   // Ways to read a text that are followed at the same time. Further ones are left out.
   static constexpr std::size_t kMostPlaces = 1024;
-  static constexpr std::size_t kPlaceBytes = 2 * sizeof(Place);  // in a position, and in numbers_
-  static constexpr std::size_t kNodeBytes = 48;                  // of a map, beside its value
+  static constexpr std::size_t kNodeBytes = 48;  // of a map, beside its value
 
   // Work that a new position is, beside its places.
   static constexpr std::size_t kPositionWork = 64;

@@ -15,7 +15,6 @@
 
 #include "base/text.h"
 #include "io/json.h"
-#include "qlora/error.h"
 #include "serve/request_fields.h"
 #include "serve/structured/schema_reference.h"
 
@@ -305,15 +304,6 @@ class SchemaCompiler {
   int depth_ = 0;
 };
 
-GrammarState CompileSchema(JsonGrammar& grammar, const OrderedJson& schema, const std::string& path,
-                           GrammarState next) {
-  try {
-    return SchemaCompiler(grammar, schema, path).Compile(next);
-  } catch (const Error& error) {
-    RefuseField(path, error.what());
-  }
-}
-
 }  // namespace
 
 ByteGrammar JsonObjectGrammar() {
@@ -323,18 +313,15 @@ ByteGrammar JsonObjectGrammar() {
 
 GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
                               const std::string& path, GrammarState next) {
-  return HasNotesAlone(schema) ? grammar.AnyObject(next)
-                               : CompileSchema(grammar, schema, path, next);
+  if (HasNotesAlone(schema)) return grammar.AnyObject(next);
+  return AtField(path, [&] { return SchemaCompiler(grammar, schema, path).Compile(next); });
 }
 
 ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path) {
   JsonGrammar grammar;
-  const GrammarState value = CompileSchema(grammar, schema, path, grammar.builder().end());
-  try {
-    return grammar.Finish(value);
-  } catch (const Error& error) {
-    RefuseField(path, error.what());
-  }
+  return AtField(path, [&] {
+    return grammar.Finish(SchemaCompiler(grammar, schema, path).Compile(grammar.builder().end()));
+  });
 }
 
 }  // namespace qlora

@@ -16,6 +16,8 @@
 #include <string>
 
 #include "io/json_fwd.h"
+#include "qlora/error.h"
+#include "serve/request_fields.h"
 #include "serve/structured/byte_grammar.h"
 #include "serve/structured/json_grammar.h"
 
@@ -28,6 +30,16 @@ ByteGrammar JsonObjectGrammar();
 // that says nothing of a value they are any object. Errors: as JsonSchemaGrammar.
 GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
                               const std::string& path, GrammarState next);
+
+// Runs what makes a grammar of what a field has. Its Error is ApiError 400 for the field.
+template <typename Work>
+auto AtField(const std::string& path, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    RefuseField(path, error.what());
+  }
+}
 
 // path: of the schema in its request, for errors. Errors: ApiError 400 that names the keyword.
 ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path);
