@@ -1,9 +1,8 @@
-#include "serve/jobs/job_record.h"
-
 #include <algorithm>
 
 #include "base/check.h"
 #include "io/json.h"
+#include "serve/jobs/job.h"
 
 namespace qlora {
 namespace {
