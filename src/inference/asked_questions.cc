@@ -132,7 +132,6 @@ DecisionAnswers AskedQuestions::Answers(const DatasetSums& sums,
   }
   // Loss, accuracy, Brier score, label mass.
   answers.label_mass = DecisionObjective().Values(sums.sums, sums.totals)[3];
-  answers.seconds = sums.seconds;
   return answers;
 }
 

@@ -24,7 +24,6 @@ struct DecisionAnswers {
   std::vector<Prediction> rows;
   std::optional<double> flip;  // share of choices whose answer some order changes; of all orders
   double label_mass = 0;       // mean probability that the vocabulary gives to the labels
-  double seconds = 0;
 };
 
 // Prompts about one state share a sample up to so many rows beside those of the first prompt, and
@@ -46,7 +45,6 @@ class AskedQuestions {
   void Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
            std::int64_t record);
 
-  bool empty() const { return samples_.empty(); }
   // All questions count what they share.
   std::int64_t prompt_tokens() const { return prompt_tokens_; }
   std::int64_t longest() const { return longest_; }  // tokens of a prompt

@@ -11,7 +11,6 @@
 #include "base/stopwatch.h"
 #include "io/json.h"
 #include "serve/api_error.h"
-#include "serve/jobs/new_id.h"
 #include "serve/jobs/record_files.h"
 #include "unicode/unicode.h"
 

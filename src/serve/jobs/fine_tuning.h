@@ -1,11 +1,10 @@
 // Fine-tuning jobs of a server: they wait, run one after another, and become models that it serves.
 //
-//   page.h, new_id.h        lists in pages; ids that lead nowhere
-//   record_files.h          what is kept as a file for each id
+//   page.h, record_files.h  lists in pages; ids, and what is kept as a file for each
 //   file_store.h            uploaded files, and results
 //   training_file_check.h   the first bad line of a file, before a job begins
 //   job_request.h, job.h    the body that asks for a job; what a job is
-//   job_record.h            a job as a file; job_store.h: all of them; job_events.h: what happened
+//   job_store.h             all jobs, as files, too; job_events.h: what happened
 //   job_runner.h            from the queue to the end
 //   training_config.h       a job as options of `qlora train`; trainer.h: as a process of its own
 //   run_progress.h          what that has written so far; training_failure.h: why it failed

@@ -75,6 +75,11 @@ struct Job {
   bool IsDeleted(const std::string& model_name) const;
 };
 
+// The whole job as a file has it, and back: job_record.cc. Errors: InvalidInput for what ToRecord
+// cannot have written.
+Json ToRecord(const Job& job);
+Job ReadRecord(const Json& record, const std::string& id, const std::string& where);
+
 // The object fine_tuning.job.
 OrderedJson ToJson(const Job& job);
 // The object fine_tuning.job.checkpoint, and its id.

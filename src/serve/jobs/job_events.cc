@@ -68,8 +68,8 @@ void JobEvents::Say(std::string_view level, std::string_view message) {
 }
 
 void JobEvents::AddMetrics(std::string_view message, const OrderedJson& data) {
-  last_step_ = data.at("step").get<std::int64_t>();
   Add({{"level", "info"}, {"message", message}, {"type", "metrics"}, {"data", data}});
+  last_step_ = data.at("step").get<std::int64_t>();
 }
 
 void JobEvents::Add(OrderedJson event) {

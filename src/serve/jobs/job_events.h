@@ -19,6 +19,8 @@ class JobEvents {
   // InvalidInput, Runtime.
   JobEvents(std::filesystem::path path, std::string job_id);
 
+  // Both add an event, and change nothing where that fails. Errors: as AppendWhole (base/file.h).
+  //
   // level: info, warn, error.
   void Say(std::string_view level, std::string_view message);
   // An event of type metrics of a step, which is larger than the one before.

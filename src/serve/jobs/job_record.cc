@@ -1,9 +1,8 @@
-#include "serve/jobs/job_record.h"
-
 #include <algorithm>
 
 #include "base/check.h"
 #include "io/json.h"
+#include "serve/jobs/job.h"
 
 namespace qlora {
 namespace {
@@ -60,6 +59,12 @@ JobRequest ReadRequest(const Json& record, const std::string& where) {
   return request;
 }
 
+template <typename T>
+std::optional<T> ReadOptional(const Json& record, const char* key, const std::string& where) {
+  if (FindJson(record, key, where) == nullptr) return std::nullopt;
+  return JsonGet<T>(record, key, where);
+}
+
 std::vector<JobCheckpoint> ReadCheckpoints(const Json& record, const std::string& where) {
   std::vector<JobCheckpoint> checkpoints;
   const Json* list = FindJson(record, "checkpoints", where);
@@ -68,12 +73,8 @@ std::vector<JobCheckpoint> ReadCheckpoints(const Json& record, const std::string
     JobCheckpoint& checkpoint = checkpoints.emplace_back();
     checkpoint.step = ReadCount(one, "step", 0, where);
     checkpoint.created_at = JsonGet<std::int64_t>(one, "created_at", where);
-    if (FindJson(one, "train_loss", where) != nullptr) {
-      checkpoint.train_loss = JsonGet<double>(one, "train_loss", where);
-    }
-    if (FindJson(one, "valid_loss", where) != nullptr) {
-      checkpoint.valid_loss = JsonGet<double>(one, "valid_loss", where);
-    }
+    checkpoint.train_loss = ReadOptional<double>(one, "train_loss", where);
+    checkpoint.valid_loss = ReadOptional<double>(one, "valid_loss", where);
   }
   return checkpoints;
 }
@@ -124,12 +125,8 @@ Job ReadRecord(const Json& record, const std::string& id, const std::string& whe
   job.result_file = JsonGet<std::string>(record, "result_file", where);
   job.deleted_models = JsonGet<std::vector<std::string>>(record, "deleted_models", where);
   job.checkpoints = ReadCheckpoints(record, where);
-  if (FindJson(record, "finished_at", where) != nullptr) {
-    job.finished_at = JsonGet<std::int64_t>(record, "finished_at", where);
-  }
-  if (FindJson(record, "trained_tokens", where) != nullptr) {
-    job.trained_tokens = JsonGet<std::int64_t>(record, "trained_tokens", where);
-  }
+  job.finished_at = ReadOptional<std::int64_t>(record, "finished_at", where);
+  job.trained_tokens = ReadOptional<std::int64_t>(record, "trained_tokens", where);
   if (const Json* error = FindJson(record, "error", where)) {
     job.error = JobError{.code = JsonGet<std::string>(*error, "code", where),
                          .message = JsonGet<std::string>(*error, "message", where),

@@ -9,8 +9,6 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "serve/api_error.h"
-#include "serve/jobs/job_record.h"
-#include "serve/jobs/new_id.h"
 #include "serve/jobs/record_files.h"
 
 namespace qlora {

@@ -108,7 +108,7 @@ const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
   const AnswerForm& form = *FormOf(model, request);
   if (request.reads_calls && !HasCalls(form)) {
-    RefuseField(request.tools_path,
+    RefuseField("tools",
                 fmt::format("the chat template of model '{}' has no form of calls that is read "
                             "here; send the request without tools",
                             model.name));

@@ -1,5 +1,6 @@
 // What chat completions, responses and messages ask alike: a conversation, tools, and how the
-// answer is read.
+// answer is read. Of what reads requests, the bodies
+// are in message_request.cc and response_request.cc.
 #ifndef QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 #define QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 
@@ -42,9 +43,13 @@ struct ConversationRequest {
   AnswerGrammar format = {};                        // of the answer
   ToolChoice choice = {};                           // of these tools
   bool reads_calls = false;                         // there are tools, and the answer may call them
-  std::string tools_path = "tools";
   std::string schema_path = "function.parameters";  // of a tool, within it
 };
+
+// Read requests of Anthropic's messages, and of OpenAI's responses. Nothing is kept here, so that
+// what refers to earlier answers is refused. Errors: ApiError 400 that names the field.
+ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedModel& model);
+ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedModel& model);
 
 // Sets the variables by which the template of the model thinks, or does not.
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);

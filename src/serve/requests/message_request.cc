@@ -1,5 +1,3 @@
-#include "serve/requests/message_request.h"
-
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include "base/text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
 #include "serve/requests/tool_choice.h"
 

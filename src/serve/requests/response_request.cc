@@ -1,5 +1,3 @@
-#include "serve/requests/response_request.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "serve/answers/argument_text.h"
 #include "serve/api_error.h"
 #include "serve/requests/answer_format.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/requests/foreign_fields.h"
 #include "serve/requests/tool_choice.h"
 

@@ -48,7 +48,7 @@ ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& requ
   for (std::int64_t i = 0; i < std::ssize(request.tools); ++i) {
     const OrderedJson& tool = request.tools[i]["function"];
     if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
-    const std::string path = ItemPath(request.tools_path, i) + "." + request.schema_path;
+    const std::string path = ItemPath("tools", i) + "." + request.schema_path;
     const GrammarState value =
         JsonSchemaObject(grammar, tool["parameters"], path, builder.Literal("}", end));
     calls.push_back(builder.Literal(

@@ -10,7 +10,7 @@
 #include "io/json.h"
 #include "serve/answers/argument_text.h"
 #include "serve/requests/answer_format.h"
-#include "serve/requests/message_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
 #include "serve/routes/routes.h"

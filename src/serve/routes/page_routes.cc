@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -21,6 +22,10 @@ constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'";
 
+// A folder of a run has its log.
+constexpr const char* kLog = "train_log.jsonl";
+
+// The newest that are listed.
 constexpr std::int64_t kMostRuns = 1000;
 
 void AddText(RouteTable& table, const char* path, const char* type, const char* text) {
@@ -34,9 +39,6 @@ void AddText(RouteTable& table, const char* path, const char* type, const char* 
   });
 }
 
-// A folder of a run has its log.
-bool IsRun(const fs::path& folder) { return Exists(folder / "train_log.jsonl"); }
-
 const std::string& RunsOf(const Server& server) {
   if (!server.options.runs.empty()) return server.options.runs;
   throw ApiError(404, "this server shows no runs: start it with --runs DIR");
@@ -46,12 +48,13 @@ OrderedJson ListRuns(const Server& server) {
   std::vector<std::pair<fs::file_time_type, std::string>> runs;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(RunsOf(server), ignored)) {
-    if (std::ssize(runs) == kMostRuns) break;
-    if (entry.is_symlink(ignored) || !IsRun(entry.path())) continue;
-    runs.emplace_back(fs::last_write_time(entry.path() / "train_log.jsonl", ignored),
-                      entry.path().filename().string());
+    if (entry.is_symlink(ignored)) continue;
+    std::error_code no_log;
+    const auto time = fs::last_write_time(entry.path() / kLog, no_log);
+    if (!no_log) runs.emplace_back(time, entry.path().filename().string());
   }
   std::ranges::sort(runs, std::ranges::greater());
+  if (std::ssize(runs) > kMostRuns) runs.resize(kMostRuns);
   OrderedJson list = OrderedJson::array();
   for (const auto& [time, name] : runs) list.push_back({{"name", name}});
   return {{"object", "list"}, {"data", std::move(list)}};
@@ -62,7 +65,7 @@ fs::path RunFolder(const Server& server, const std::string& name) {
   const fs::path root = WithoutLinks(RunsOf(server));
   const fs::path folder = WithoutLinks(root / name);
   const bool is_beneath = folder != root && Contains(root, folder);
-  if (name.empty() || name.front() == '.' || !is_beneath || !IsRun(folder)) {
+  if (name.empty() || name.front() == '.' || !is_beneath || !Exists(folder / kLog)) {
     throw ApiError(404, "there is no run of this name");
   }
   return folder;

@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "serve/request_fields.h"
 #include "serve/requests/answer_format.h"
-#include "serve/requests/response_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
 #include "serve/routes/routes.h"

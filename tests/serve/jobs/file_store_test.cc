@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "serve/api_error.h"
-#include "serve/jobs/new_id.h"
+#include "serve/jobs/record_files.h"
 #include "temporary_folder.h"
 
 namespace qlora {

@@ -8,7 +8,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/api_error.h"
-#include "serve/jobs/job_record.h"
+#include "serve/jobs/job.h"
 
 namespace qlora {
 namespace {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -104,6 +105,24 @@ TEST(JobEventsTest, KeepsEventsOverARestartAndDropsWhatWasCutOff) {
   EXPECT_EQ(page["data"][1]["type"], "metrics");
   EXPECT_EQ(page["has_more"], true);
   EXPECT_THROW(events.Page({.after = "ftevent-x-99"}), ApiError);
+}
+
+// As on a disk that was full for a while.
+TEST(JobWatchTest, AStepWhoseEventCouldNotBeWrittenIsToldLater) {
+  const TemporaryFolder folder;
+  JobStore jobs(folder / "jobs", [](const std::string&) {});
+  JobEntry& entry = jobs.Add({});
+  folder.Write("run/train_log.jsonl", "{\"loss\":1.5,\"step\":1}\n");
+  JobWatch watch(jobs, entry, folder / "run");
+  std::filesystem::remove_all(folder / "jobs");
+  EXPECT_THROW(watch.Follow(), Error);
+  EXPECT_EQ(entry.events.last_step(), 0);
+  MakeDirectories(folder / "jobs");
+  watch.Follow();
+  EXPECT_EQ(entry.events.last_step(), 1);
+  watch.Follow();
+  const std::string events = ReadTextFile(jobs.PathOf(entry.job, ".events.jsonl"));
+  EXPECT_EQ(std::ranges::count(events, '\n'), 1) << events;
 }
 
 TEST(JobEventsTest, ADamagedLineIsAnEventOfItsOwn) {

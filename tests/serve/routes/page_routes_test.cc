@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -72,6 +73,19 @@ TEST_F(PageRoutesTest, ShowsRunsBeneathOneFolder) {
   const Json list = Ask("GET", "/runs")->json();
   for (const Json& run : list["data"]) names.push_back(run["name"]);
   EXPECT_EQ(names, Json::array({"one"})) << list.dump();
+}
+
+TEST_F(PageRoutesTest, ListsTheNewestRuns) {
+  options_.runs = runs_.path().string();
+  const auto now = std::filesystem::file_time_type::clock::now();
+  Json expected = Json::array();
+  for (int i = 0; i < 1001; ++i) {
+    const std::string name = std::to_string(i);
+    const auto log = runs_.Write(name + "/train_log.jsonl", "");
+    std::filesystem::last_write_time(log, now - std::chrono::seconds(i));
+    if (i < 1000) expected.push_back({{"name", name}});
+  }
+  EXPECT_EQ(Json(Ask("GET", "/runs")->json()["data"]), expected);
 }
 
 }  // namespace
