@@ -72,6 +72,11 @@ bool CanBeTrained(const OrderedJson& answer) {
   });
 }
 
+// Before the answer.
+bool EndsWithAnswer(const OrderedJson& question) {
+  return !IsOfTexts(question) && question.at("messages").back().at("role") == "assistant";
+}
+
 bool IsSilent(const OrderedJson& answer) {
   return answer.contains("content") && answer["content"] == "" && !answer.contains("tool_calls");
 }
@@ -196,9 +201,16 @@ void RequestLog::WriteMark(const OrderedJson& all, std::int64_t choice, AnswerMa
     line = std::move(answer);
   } else if (is_edit) {
     const std::string begin = all.at("begin");
-    line = ConversationLine(
-        all,
-        {{"role", "assistant"}, {"content", edited.starts_with(begin) ? edited : begin + edited}});
+    OrderedJson message = {{"role", "assistant"},
+                           {"content", edited.starts_with(begin) ? edited : begin + edited}};
+    const auto thought = answer.find("reasoning_content");
+    if (thought != answer.end()) message["reasoning_content"] = *thought;
+    line = ConversationLine(all, std::move(message));
+  } else if (EndsWithAnswer(all)) {
+    throw ApiError(409,
+                   "the conversation ends with a message of the assistant, behind which no "
+                   "training of preferences reads an answer; mark it as edited",
+                   "mark");
   } else if (!CanBeTrained(answer)) {
     throw ApiError(
         409,

@@ -59,6 +59,7 @@ FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& b
   jobs.base_fingerprint = fmt::format("{:016x}", ModelFingerprint(base.dir));
   jobs.threads = base.context.threads();
   jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
+  jobs.context_length = plan.limits.positions;
   jobs.memory_left = [options, &plan] { return MemoryLeft(options, plan); };
   return jobs;
 }

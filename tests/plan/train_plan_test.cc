@@ -132,7 +132,7 @@ TEST_F(PlanTrainingTest, WarnsOfLostDataAndOfAWarmupThatEatsTheRun) {
   TrainOptions options = Options("run");
   EXPECT_TRUE(Plan(options).warnings.empty());
   options.data.reading.max_length = 12;
-  options.max_steps = 1;
+  options.max_steps = 2;
   const std::vector<std::string> warnings = Plan(options).warnings;
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_THAT(warnings[0], HasSubstr("of 40 records "));

@@ -125,6 +125,28 @@ TEST_F(RequestLogTest, CorrectedAnswersAreConversations) {
   EXPECT_EQ(lines[0]["tools"], Json(with_tools.tools));
 }
 
+TEST_F(RequestLogTest, CorrectedAnswersKeepTheirThoughts) {
+  RequestLog kept = Make();
+  OrderedJson message = Message("assistant", "So.");
+  message["reasoning_content"] = "Hm";
+  kept.Keep("a", question, {{.message = message}});
+  kept.Mark("a", 0, AnswerMark::kEdited, "Because.");
+  message["content"] = "Because.";
+  EXPECT_EQ(Lines("edits-2026-11-29.jsonl").at(0)["messages"][1], Json(message));
+}
+
+// Behind a message of the assistant, as clients may ask for: no record of KTO.
+TEST_F(RequestLogTest, AnAnswerBehindAnAnswerIsNotJudged) {
+  RequestLog kept = Make();
+  LoggedQuestion goes_on = question;
+  goes_on.messages.push_back(Message("assistant", "So"));
+  kept.Keep("a", goes_on, answers);
+  EXPECT_EQ(StatusOf([&] { kept.Mark("a", 0, AnswerMark::kUp, ""); }), 409);
+  kept.Mark("a", 0, AnswerMark::kEdited, "Because.");
+  EXPECT_EQ(Lines("edits-2026-11-29.jsonl").size(), 1u);
+  EXPECT_TRUE(Lines("marks-2026-11-29.jsonl").empty());
+}
+
 TEST_F(RequestLogTest, TextsHaveFilesOfTheirOwn) {
   RequestLog kept = Make();
   const OrderedJson whole = {{"prompt", "One "}, {"completion", "two"}};

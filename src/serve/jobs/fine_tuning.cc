@@ -98,7 +98,7 @@ OrderedJson FineTuning::Get(const std::string& id) {
 }
 
 OrderedJson FineTuning::List(const PageQuery& query,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata, bool has_none) {
   const auto lock = jobs_.Lock();
   std::vector<const Job*> found;
   for (const JobEntry* entry : jobs_.All()) {
@@ -107,7 +107,7 @@ OrderedJson FineTuning::List(const PageQuery& query,
       const auto same = has.find(pair.first);
       return same != has.end() && same->second == pair.second;
     });
-    if (fits) found.push_back(&entry->job);
+    if (fits && !(has_none && !has.empty())) found.push_back(&entry->job);
   }
   std::ranges::reverse(found);
   return PageOf({.size = std::ssize(found),
@@ -137,7 +137,14 @@ OrderedJson FineTuning::Checkpoints(const std::string& id, const PageQuery& quer
 OrderedJson FineTuning::Change(const std::string& id, decltype(&JobRunner::Cancel) change) {
   auto lock = jobs_.Lock();
   JobEntry& entry = jobs_.Get(id);
-  (runner_.*change)(lock, entry);
+  const Job before = entry.job;
+  try {
+    (runner_.*change)(lock, entry);
+  } catch (...) {
+    // What is refused has not happened.
+    entry.job = before;
+    throw;
+  }
   return ToJson(entry.job);
 }
 

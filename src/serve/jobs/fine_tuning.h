@@ -56,8 +56,9 @@ class FineTuning {
   // body: of POST /v1/fine_tuning/jobs. Errors: ApiError 400 that names the field or the line.
   OrderedJson Create(const OrderedJson& body);
   OrderedJson Get(const std::string& id);
-  // metadata: pairs that a job must have.
-  OrderedJson List(const PageQuery& query, const std::map<std::string, std::string>& metadata);
+  // metadata: pairs that a job must have; has_none: jobs without any.
+  OrderedJson List(const PageQuery& query, const std::map<std::string, std::string>& metadata,
+                   bool has_none = false);
   OrderedJson Events(const std::string& id, const PageQuery& query);
   OrderedJson Checkpoints(const std::string& id, const PageQuery& query);
   OrderedJson Cancel(const std::string& id) { return Change(id, &JobRunner::Cancel); }

@@ -94,6 +94,9 @@ JobRequest ReadJobRequest(const OrderedJson& json) {
   constexpr std::int64_t kMostSuffix = 64;
   const RequestFields body(json);
   const TrainOptions usual;
+  RefuseOthers(body,
+               "model training_file validation_file method hyperparameters suffix seed "
+               "metadata integrations");
   JobRequest request;
   request.n_epochs = std::llround(usual.num_train_epochs);
   request.batch_size = usual.per_device_train_batch_size * usual.gradient_accumulation_steps;

@@ -72,7 +72,7 @@ void JobRunner::Cancel(std::unique_lock<std::mutex>& lock, JobEntry& entry) {
     entry.job.status = JobStatus::kCancelling;  // nothing begins with it meanwhile
     End(lock, entry, JobStatus::kCancelled);
   } else if (status != JobStatus::kCancelling) {
-    jobs_.SetStatus(entry, JobStatus::kCancelling, "The job is being cancelled");
+    StopTraining(entry, JobStatus::kCancelling, "The job is being cancelled");
   }
 }
 
@@ -81,10 +81,15 @@ void JobRunner::Pause(std::unique_lock<std::mutex>& /*lock*/, JobEntry& entry) {
   if (status == JobStatus::kQueued) {
     jobs_.SetStatus(entry, JobStatus::kPaused, "The job is paused");
   } else if (status == JobStatus::kRunning) {
-    jobs_.SetStatus(entry, JobStatus::kPausing, "The job is being paused, with a checkpoint");
+    StopTraining(entry, JobStatus::kPausing, "The job is being paused, with a checkpoint");
   } else if (status != JobStatus::kPausing && status != JobStatus::kPaused) {
     Refuse(entry.job, "paused");
   }
+}
+
+// Also where a full disk refuses to keep that: the end of the training is kept later.
+void JobRunner::StopTraining(JobEntry& entry, JobStatus status, const char* message) {
+  jobs_.Try(entry.job, [&] { jobs_.SetStatus(entry, status, message); });
 }
 
 void JobRunner::Resume(std::unique_lock<std::mutex>& /*lock*/, JobEntry& entry) {
@@ -164,7 +169,7 @@ JobEntry* JobRunner::NextQueued() {
 void JobRunner::Train(std::unique_lock<std::mutex>& lock, JobEntry& entry) {
   const std::optional<TrainingTask> task = OnDisk([&] { return Begin(lock, entry); });
   if (!task) return;
-  JobWatch watch(jobs_, entry, task->run);
+  JobWatch watch(jobs_, entry, *task);
   std::optional<Stopwatch> since_fault;
   lock.unlock();
   const TrainingEnd end = trainer_(*task, [&] {
@@ -229,9 +234,12 @@ TrainingTask JobRunner::MakeTask(const Job& job) const {
                     .output = jobs_.PathOf(job, ".output.json"),
                     .log = jobs_.PathOf(job, ".log")};
   if (CheckpointSteps(task.run).empty()) {
-    const fs::path config = jobs_.PathOf(job, ".config.json");
-    WriteTextFile(config, FormatJson(TrainingConfig(job, options_.base, files), 2) + "\n");
-    task.arguments = {"train", config.lexically_relative(options_.folder).string()};
+    OrderedJson config = TrainingConfig(job, options_.base, files, options_.context_length);
+    // Over what a run has left that ended before its first checkpoint.
+    if (Exists(task.run)) config["resume_from_checkpoint"] = "auto";
+    const fs::path path = jobs_.PathOf(job, ".config.json");
+    WriteTextFile(path, FormatJson(config, 2) + "\n");
+    task.arguments = {"train", path.lexically_relative(options_.folder).string()};
   } else {
     // With what its record says, but for the base, which may have been moved.
     task.arguments = {"resume", files.run, "--model_name_or_path", BaseOfTraining(options_.base)};

@@ -34,6 +34,7 @@ struct FineTuningOptions {
   std::string base_fingerprint = {};
   std::int64_t threads = 0;
   std::int64_t file_bytes = 100'000'000;  // of an uploaded file, at most
+  std::int64_t context_length = 2048;     // of the server: longer examples are cut
   // Bytes that the memory plan of the server leaves to a job; null: what is free.
   std::function<std::int64_t()> memory_left = {};
   std::chrono::milliseconds stop_time{8'000};  // for the last checkpoint when the server ends
@@ -73,6 +74,7 @@ class JobRunner {
   TrainingFiles FilesOf(const Job& job) const;
   // What a training needs and is gone: a file, or the adapter that it goes on from.
   std::optional<JobError> MissingPart(const Job& job) const;
+  void StopTraining(JobEntry& entry, JobStatus status, const char* message);
   StopRequest StopOf(const Job& job) const;
   void Finish(std::unique_lock<std::mutex>& lock, JobEntry& entry, const TrainingEnd& end);
   void Succeed(std::unique_lock<std::mutex>& lock, JobEntry& entry);

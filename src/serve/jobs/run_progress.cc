@@ -184,10 +184,21 @@ void FindCheckpoints(JobStore& jobs, JobEntry& entry, const fs::path& run) {
   jobs.Save(job);
 }
 
-JobWatch::JobWatch(JobStore& jobs, JobEntry& entry, fs::path run)
-    : jobs_(jobs), entry_(entry), run_(std::move(run)), log_(LogOf(run_, kStepLog)) {}
+JobWatch::JobWatch(JobStore& jobs, JobEntry& entry, const TrainingTask& task)
+    : jobs_(jobs),
+      entry_(entry),
+      run_(task.run),
+      printed_(task.log),
+      printed_bytes_(Exists(printed_) ? static_cast<std::int64_t>(fs::file_size(printed_)) : 0),
+      log_(LogOf(run_, kStepLog)) {}
 
 void JobWatch::Follow() {
+  if (Exists(printed_)) {
+    printed_bytes_ = ReadLines(printed_, printed_bytes_, [&](const std::string& line) {
+      constexpr std::string_view kWarning = "warning: ";
+      if (line.starts_with(kWarning)) jobs_.Say(entry_, "warn", line.substr(kWarning.size()));
+    });
+  }
   log_.Read([&](const Json& line) { AddMetrics(line); });
   FindCheckpoints(jobs_, entry_, run_);
 }

@@ -11,6 +11,7 @@
 
 #include "io/json_fwd.h"
 #include "serve/jobs/job_store.h"
+#include "serve/jobs/trainer.h"
 
 namespace qlora {
 
@@ -54,11 +55,11 @@ void WriteResultFile(const std::filesystem::path& run, const std::filesystem::pa
 // Adds checkpoints to a job, and takes those from it that are no longer there.
 void FindCheckpoints(JobStore& jobs, JobEntry& entry, const std::filesystem::path& run);
 
-// Adds checkpoints, and events of steps.
+// Adds checkpoints, and events of steps and of warnings that the training prints.
 class JobWatch {
  public:
-  // jobs and entry must outlive this.
-  JobWatch(JobStore& jobs, JobEntry& entry, std::filesystem::path run);
+  // Before the training begins. jobs and entry must outlive this.
+  JobWatch(JobStore& jobs, JobEntry& entry, const TrainingTask& task);
   // What is new since the last call.
   void Follow();
 
@@ -68,6 +69,8 @@ class JobWatch {
   JobStore& jobs_;
   JobEntry& entry_;
   const std::filesystem::path run_;
+  const std::filesystem::path printed_;
+  std::int64_t printed_bytes_;  // of it that are known
   LogFollower log_;
   std::int64_t every_ = 0;  // steps between two events; 0: not known yet
   std::int64_t total_ = 0;

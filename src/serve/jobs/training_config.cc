@@ -78,7 +78,8 @@ std::string BaseOfTraining(const ModelOptions& base) {
   return FromAnywhere(base.model_name_or_path);
 }
 
-OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files) {
+OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files,
+                           std::int64_t max_length) {
   const JobRequest& request = job.request;
   OrderedJson config;
   AddBase(base, config);
@@ -86,9 +87,9 @@ OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const Train
   if (!job.chat_template.empty()) config["chat_template"] = job.chat_template;
   config["dataset"] = {files.training};
   if (!files.validation.empty()) config["eval_dataset"] = {files.validation};
+  config["max_length"] = max_length;
+  config["over_long"] = "truncate";
   config["output_dir"] = files.run;
-  // Over what a run has left that ended before its first checkpoint.
-  config["resume_from_checkpoint"] = "auto";
   // A step of as many examples as was said, in micro-batches of two where that is even.
   config["global_batch_size"] = request.batch_size;
   config["per_device_train_batch_size"] = request.batch_size % 2 == 0 ? 2 : 1;

@@ -2,6 +2,7 @@
 #ifndef QLORA_SERVE_JOBS_TRAINING_CONFIG_H_
 #define QLORA_SERVE_JOBS_TRAINING_CONFIG_H_
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -26,7 +27,9 @@ struct TrainingFiles {
 std::string BaseOfTraining(const ModelOptions& base);
 
 // base: how the server holds the base, which is the form that its adapters are trained on.
-OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files);
+// max_length: longer examples are cut.
+OrderedJson TrainingConfig(const Job& job, const ModelOptions& base, const TrainingFiles& files,
+                           std::int64_t max_length);
 
 // The template of an adapter that was trained on prompts and answers as plain texts: in their form
 // such an adapter is asked, though `train` reads the template for other programs alone. "" for all

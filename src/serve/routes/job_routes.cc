@@ -22,6 +22,12 @@ std::map<std::string, std::string> MetadataOf(const HttpRequest& request) {
   return metadata;
 }
 
+// "metadata=null", for which OpenAI's client for Node sends "metadata=", asks for jobs without any.
+bool AsksForNoMetadata(const HttpRequest& request) {
+  const auto whole = request.query.find("metadata");
+  return whole != request.query.end() && (whole->second == "null" || whole->second.empty());
+}
+
 using Answer = OrderedJson (*)(FineTuning& jobs, const std::string& id, const HttpRequest& request);
 
 OrderedJson Get(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
@@ -56,7 +62,8 @@ void AddJobRoutes(RouteTable& table, Server& server) {
     SendJson(*reply, OnDisk([&] { return JobsOf(server).Create(ParseBody(request)); }));
   });
   table.Add("GET", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request)));
+    SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request),
+                                         AsksForNoMetadata(request)));
   });
   const auto add = [&](const char* method, const char* action, Answer answer) {
     table.Add(method, jobs + "/{id}" + action,

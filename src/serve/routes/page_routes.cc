@@ -48,10 +48,11 @@ OrderedJson ListRuns(const Server& server) {
   std::vector<std::pair<fs::file_time_type, std::string>> runs;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(RunsOf(server), ignored)) {
-    if (entry.is_symlink(ignored)) continue;
+    const std::string name = entry.path().filename().string();
+    if (name.front() == '.' || entry.is_symlink(ignored)) continue;
     std::error_code no_log;
     const auto time = fs::last_write_time(entry.path() / kLog, no_log);
-    if (!no_log) runs.emplace_back(time, entry.path().filename().string());
+    if (!no_log) runs.emplace_back(time, name);
   }
   std::ranges::sort(runs, std::ranges::greater());
   if (std::ssize(runs) > kMostRuns) runs.resize(kMostRuns);

@@ -154,6 +154,9 @@ TEST_F(FineTuningTest, ListsTheNewestFirstAndByMetadata) {
   ASSERT_EQ(marked["data"].size(), 1);
   EXPECT_EQ(marked["data"][0]["id"], first);
   EXPECT_TRUE(jobs_->List({}, {{"mark", "y"}})["data"].empty());
+  const OrderedJson others = jobs_->List({}, {}, true);
+  ASSERT_EQ(others["data"].size(), 1);
+  EXPECT_EQ(others["data"][0]["id"], second);
 }
 
 TEST_F(FineTuningTest, LeavesOutDamagedJobsAndSaysSo) {

@@ -92,6 +92,7 @@ TEST(JobRequestTest, RefusesWithTheNameOfTheField) {
       {"hyperparameters.beta", R"(, "hyperparameters": {"beta": 0.1})"},
       {"method.supervised", R"(, "method": {"type": "dpo", "supervised": {}})"},
       {"method.dpo.beta", R"(, "method": {"type": "dpo", "dpo": {"beta": 1}})"},
+      {"n_epochs", R"(, "n_epochs": 5)"},
       {"model", R"(, "model": "")"}};
   for (const auto& [name, more] : wrong) {
     try {

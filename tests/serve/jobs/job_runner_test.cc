@@ -157,6 +157,29 @@ TEST_F(JobRunnerTest, ATrainingThatIsDoneIsAModelWhateverItsRecordLacks) {
   EXPECT_THAT(jobs_->Events(id, {}).dump(), HasSubstr("is not whole"));
 }
 
+TEST_F(JobRunnerTest, WhatAFullDiskRefusesHasNotHappened) {
+  StopBefore(3);
+  const std::string first = Create();
+  const std::string paused = Create();
+  const std::string queued = Create();
+  WaitForStep(first, 1);
+  jobs_->Pause(paused);
+  std::filesystem::rename(runs_ / "jobs", runs_ / "other");
+  EXPECT_ANY_THROW(jobs_->Resume(paused));
+  EXPECT_ANY_THROW(jobs_->Cancel(paused));
+  EXPECT_EQ(jobs_->Get(paused)["status"], "paused");
+  EXPECT_ANY_THROW(jobs_->Cancel(queued));
+  EXPECT_ANY_THROW(jobs_->Pause(queued));
+  EXPECT_EQ(jobs_->Get(queued)["status"], "queued");
+  // But a training ends.
+  EXPECT_EQ(jobs_->Pause(first)["status"], "pausing");
+  while (running_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::filesystem::rename(runs_ / "other", runs_ / "jobs");
+  gate_ = 1000;
+  jobs_->Resume(paused);
+  WaitFor(paused, "succeeded");
+}
+
 // While the server still answers what it has begun.
 TEST_F(JobRunnerTest, ARunningJobEndsBeforeItsServer) {
   StopBefore(3);

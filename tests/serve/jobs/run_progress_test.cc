@@ -107,13 +107,32 @@ TEST(JobEventsTest, KeepsEventsOverARestartAndDropsWhatWasCutOff) {
   EXPECT_THROW(events.Page({.after = "ftevent-x-99"}), ApiError);
 }
 
+// What a training warns of, once, and not what one before it has printed.
+TEST(JobWatchTest, WarningsOfTheTrainingAreEvents) {
+  const TemporaryFolder folder;
+  JobStore jobs(folder / "jobs", [](const std::string&) {});
+  JobEntry& entry = jobs.Add({});
+  const auto log = folder.Write("log", "warning: old\n");
+  JobWatch watch(jobs, entry, {.run = folder / "run", .log = log});
+  Append(log, "steps: 1\nwarning: few steps\nwarning: with");
+  watch.Follow();
+  watch.Follow();
+  Append(log, "out an end\n");
+  watch.Follow();
+  const OrderedJson page = entry.events.Page({.limit = 3});
+  EXPECT_EQ(page["data"][0]["message"], "without an end");
+  EXPECT_EQ(page["data"][0]["level"], "warn");
+  EXPECT_EQ(page["data"][1]["message"], "few steps");
+  EXPECT_EQ(page["data"][2]["level"], "info");
+}
+
 // As on a disk that was full for a while.
 TEST(JobWatchTest, AStepWhoseEventCouldNotBeWrittenIsToldLater) {
   const TemporaryFolder folder;
   JobStore jobs(folder / "jobs", [](const std::string&) {});
   JobEntry& entry = jobs.Add({});
   folder.Write("run/train_log.jsonl", "{\"loss\":1.5,\"step\":1}\n");
-  JobWatch watch(jobs, entry, folder / "run");
+  JobWatch watch(jobs, entry, {.run = folder / "run"});
   std::filesystem::remove_all(folder / "jobs");
   EXPECT_THROW(watch.Follow(), Error);
   EXPECT_EQ(entry.events.last_step(), 0);

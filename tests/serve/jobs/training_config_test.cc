@@ -35,7 +35,7 @@ TEST(TrainingConfigTest, HasEveryFieldOfTheFormAndOfTheTemplate) {
   base.chat = {.chat_template = "chatml",
                .chat_template_kwargs = R"({"a": 1})",
                .chat_template_date = "2026-11-30"};
-  const OrderedJson config = TrainingConfig(SomeJob(), base, {});
+  const OrderedJson config = TrainingConfig(SomeJob(), base, {}, 4096);
   OptionTable fields;
   base.quantization.Declare(fields);
   base.chat.Declare(fields);
@@ -48,8 +48,10 @@ TEST(TrainingConfigTest, HasEveryFieldOfTheFormAndOfTheTemplate) {
 TEST(TrainingConfigTest, LeavesOutWhatIsNotSaid) {
   ModelOptions base;
   base.load_in_4bit = "false";
-  const OrderedJson config = TrainingConfig(SomeJob(), base, {});
+  const OrderedJson config = TrainingConfig(SomeJob(), base, {}, 4096);
   EXPECT_EQ(config["load_in_4bit"], "false");
+  EXPECT_EQ(config["max_length"], 4096);
+  EXPECT_EQ(config["over_long"], "truncate");
   for (const char* name : {"scale_search", "chat_template", "chat_template_kwargs"}) {
     EXPECT_FALSE(config.contains(name)) << name;
   }
@@ -63,14 +65,14 @@ TEST(TrainingConfigTest, NamesLeadFromEveryFolder) {
   ModelOptions base;
   base.model_name_or_path = near.parent_path().string();
   base.chat.chat_template = near.string();
-  const OrderedJson config = TrainingConfig(SomeJob(), base, {});
+  const OrderedJson config = TrainingConfig(SomeJob(), base, {}, 4096);
   for (const char* name : {"model_name_or_path", "chat_template"}) {
     const std::filesystem::path path = config[name].get<std::string>();
     EXPECT_TRUE(path.is_absolute() && std::filesystem::exists(path)) << path;
   }
   base.model_name_or_path = "org/model";
   base.chat.chat_template = "chatml";
-  const OrderedJson names = TrainingConfig(SomeJob(), base, {});
+  const OrderedJson names = TrainingConfig(SomeJob(), base, {}, 4096);
   EXPECT_EQ(names["model_name_or_path"], "org/model");
   EXPECT_EQ(names["chat_template"], "chatml");
 }
