@@ -12,9 +12,11 @@ constexpr std::string_view kChatVerb = "write `qlora chat MODEL`";
 
 // The length of samples; a model that only generates uses its whole context.
 void MigrateContext(const YAML::Node& value, MigrationTarget& target) {
-  // Verbs that train have max_length, verbs that generate have not.
+  // Verbs that train have max_length, a server has context_length, other verbs have neither.
   if (target.Has("max_length")) {
     target.Carry("max_length", value);
+  } else if (target.Has("context_length")) {
+    target.Carry("context_length", value);
   } else {
     target.NotNeeded("the context is that of the model");
   }
@@ -104,7 +106,10 @@ constexpr KeyRule kCommandRules[] = {
     rule::Copy("output", "outfile"),
     rule::Custom(
         MigrateContext,
-        "c seq_len seq_length sequence_length max_seq_len ctx ctx_size n_ctx context_length"),
+        "c seq_len seq_length sequence_length max_seq_len ctx ctx_size n_ctx context_length "
+        "max_model_len"),
+    rule::Copy("max_sequences", "np parallel n_parallel max_num_seqs"),
+    rule::Copy("served_model_name", "alias"),
     rule::Custom(MigrateQuantizationMethod, "quantization_method"),
     rule::Custom(MigrateBits, "bits"),
     rule::Custom(MigrateAdapterPath, "adapter_path"),
@@ -132,6 +137,7 @@ constexpr KeyRule kCommandRules[] = {
                     "ub ubatch_size batch_size"),
     rule::NotNeeded("files are mapped, or copied where that is faster: see copy_weights", "mmap"),
     rule::NotNeeded("no memory is locked", "mlock"),
+    rule::NotNeeded("metrics are at /metrics", "metrics"),
     rule::NotNeeded("colours follow the terminal; NO_COLOR switches them off", "color colors"),
     rule::NotNeeded("memory is planned and fixed", "clear_cache_threshold"),
     rule::NotNeeded("`qlora eval` reads the whole file", "test_batches"),

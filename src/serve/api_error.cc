@@ -98,10 +98,13 @@ HttpResponse AnthropicError(const ApiError& error, const std::string& request_id
   std::string message = names_field ? error.message : error.param + ": " + error.message;
   // Clients look for these words.
   if (error.code == "context_length_exceeded") message = "prompt is too long: " + message;
+  OrderedJson inner = {{"type", AnthropicTypeOf(error.status)}, {"message", message}};
+  if (error.code == kNoThreads) {
+    inner["details"] = {{"error_code", kNoThreads},
+                        {"unsupported", OrderedJson::array({"thread"})}};
+  }
   HttpResponse response = WithHeaders(
-      error.status, {{"type", "error"},
-                     {"error", {{"type", AnthropicTypeOf(error.status)}, {"message", message}}},
-                     {"request_id", request_id}});
+      error.status, {{"type", "error"}, {"error", std::move(inner)}, {"request_id", request_id}});
   response.headers.emplace_back("request-id", request_id);
   return response;
 }

@@ -13,6 +13,9 @@
 
 namespace qlora {
 
+// The code of a conversation that the server is to keep (AnthropicError).
+inline constexpr const char* kNoThreads = "thread_unsupported_request";
+
 struct ApiError : std::exception {
   ApiError(int its_status, std::string its_message, std::string its_param = {},
            std::string its_code = {}, std::string its_detail = {})
@@ -55,7 +58,8 @@ ApiError CaughtError(const std::string& fault);
 
 // {"error": {"message", "type", "param", "code"}}
 HttpResponse OpenAiError(const ApiError& error);
-// {"type": "error", "error": {"type", "message"}, "request_id"}
+// {"type": "error", "error": {"type", "message"}, "request_id"}; of kNoThreads with what clients
+// look for in "details".
 HttpResponse AnthropicError(const ApiError& error, const std::string& request_id);
 
 }  // namespace qlora

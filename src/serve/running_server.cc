@@ -1,5 +1,6 @@
 #include "serve/running_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <memory>
@@ -27,10 +28,17 @@ namespace {
 // For answers that are written to leave; a client that does not read them waits no longer.
 constexpr std::chrono::seconds kLeavingTime{2};
 
+// A key that no header can have would keep everybody out.
 std::string KeyOf(const ServeOptions& options) {
-  if (options.api_key_file.empty()) return options.api_key;
-  const std::string key(Trim(ReadTextFile(options.api_key_file)));
-  if (key.empty()) ThrowInvalidInput("api_key_file: {} has no key", options.api_key_file);
+  const bool is_file = !options.api_key_file.empty();
+  const std::string key(is_file ? Trim(ReadTextFile(options.api_key_file)) : options.api_key);
+  if (is_file && key.empty())
+    ThrowInvalidInput("api_key_file: {} has no key", options.api_key_file);
+  const auto is_plain = [](unsigned char c) { return c > ' ' && c < 0x7F; };
+  if (!std::ranges::all_of(key, is_plain)) {
+    ThrowInvalidInput("{}: expected one key of ASCII characters, without spaces and line ends",
+                      is_file ? "api_key_file" : "api_key");
+  }
   return key;
 }
 

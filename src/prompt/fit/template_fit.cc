@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "prompt/fit/call_forms.h"
 #include "prompt/fit/calls_as_messages.h"
 #include "prompt/fit/message_forms.h"
@@ -40,6 +41,14 @@ bool HidesRole(OrderedJson messages, std::string_view role, const Render& render
   } catch (const Error&) {
     return false;
   }
+}
+
+// A text without whitespace, and without the words that templates print for nothing.
+std::string WithoutNothing(std::string_view text) {
+  std::string rest = ReplaceAll(std::string(text), "None", "");
+  rest = ReplaceAll(std::move(rest), "null", "");
+  std::erase_if(rest, [](char c) { return c == ' ' || c == '\n'; });
+  return rest;
 }
 
 // Tries one form after the other, of all that templates ask for in different ways.
@@ -159,8 +168,10 @@ class Fitter {
       Fitted fitted = FitRoles(before, WithNoContent(messages, form));
       if (!fitted) continue;
       const std::string& text = fitted->output.text;
-      const std::int64_t calls = CountCalls(messages, text);
+      std::int64_t calls = CountCalls(messages, text);
       if (best && best->output.text == text) break;  // the content makes no difference
+      // A word for nothing may have letters of a call.
+      if (best && WithoutNothing(best->output.text) == WithoutNothing(text)) calls = most;
       if (!best || calls > most || (calls == most && text.size() < best->output.text.size())) {
         best = std::move(fitted);
         most = calls;

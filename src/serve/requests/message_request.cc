@@ -141,6 +141,22 @@ void ReadThinking(const RequestFields& body, const ServedModel& model,
 
 // What would change the answer.
 void RefuseOthers(const RequestFields& body) {
+  // Whose client goes on without, where it may.
+  if (body.Has("thread")) {
+    throw ApiError(400, "thread: no conversations are kept here; send all messages, without it",
+                   "thread", kNoThreads);
+  }
+  constexpr const char* kNotHere = "is not offered here; leave it out";
+  for (const char* name : {"compaction", "container"}) {
+    if (body.Has(name)) body.Refuse(name, kNotHere);
+  }
+  const OrderedJson* models = body.Find("fallbacks");
+  if (models != nullptr && models->is_array() && !models->empty())
+    body.Refuse("fallbacks", kNotHere);
+  if (const auto context = body.Object("context_management")) {
+    const OrderedJson* edits = context->List("edits");
+    if (edits != nullptr && !edits->empty()) context->Refuse("edits", kNotHere);
+  }
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -145,7 +146,15 @@ void ReadEffort(const RequestFields& body, const ServedModel& model, Conversatio
   if (effort) SetEffort(*effort, model, request);
 }
 
-// What needs a memory of earlier answers, or would change the answer.
+void CheckText(const RequestFields& fields, std::string_view name, std::string_view words) {
+  const std::optional<std::string> text = fields.Text(name);
+  if (!text || HasWord(words, *text)) return;
+  fields.Refuse(name, fmt::format("expected {}, found '{}'", fmt::join(Words(words, ' '), ", "),
+                                  FirstBytes(*text, 40)));
+}
+
+// What needs a memory of earlier answers, or would change the answer; and fields of a wrong type or
+// value that the response would repeat.
 void RefuseOthers(const RequestFields& body) {
   for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
     if (body.Has(name)) {
@@ -156,6 +165,14 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Bool("background").value_or(false)) {
     body.Refuse("background", "answers are given in the request alone; leave it out, or stream");
   }
+  if (const OrderedJson* edits = body.List("context_management"); edits && !edits->empty()) {
+    body.Refuse("context_management", "is not offered here; leave it out");
+  }
+  CheckText(body, "truncation", "auto disabled");
+  CheckText(body, "service_tier", "auto default flex priority scale");
+  body.Integer("max_tool_calls", 1);
+  body.Bool("store");
+  if (const auto text = body.Object("text")) CheckText(*text, "verbosity", "low medium high");
   if (body.Integer("top_logprobs", 0, 20).value_or(0) > 0) {
     body.Refuse("top_logprobs", "is offered by /v1/chat/completions alone");
   }

@@ -110,7 +110,8 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
   CheckKeepsForm(generation);
-  generation.options.max_new_tokens = request.answers.max_new_tokens.value_or(kUnsetTokens);
+  generation.options.max_new_tokens = request.answers.max_new_tokens.value_or(
+      server.options.max_new_tokens > 0 ? server.options.max_new_tokens : kUnsetTokens);
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
   request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;

@@ -93,6 +93,8 @@ void CompletionLogprobs::Add(std::span<const AnswerToken> tokens, bool is_prompt
       // Of tokens with the same bytes the likeliest one, which comes first.
       top.emplace(CompletionToken(TokenBytes(tokenizer_, id)), Finite(logprob));
     }
+    // The token itself, too, as OpenAI has it: one more than was asked for, at most.
+    if (!top.empty()) top.emplace(CompletionToken(token.bytes), Finite(token.logprob));
     json["top_logprobs"].push_back(std::move(top));
   }
 }

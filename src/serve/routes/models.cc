@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/text.h"
 #include "io/json.h"
 #include "serve/api_error.h"
 #include "serve/loaded_models.h"
@@ -62,7 +63,14 @@ HttpResponse LoadAdapter(Server& server, const HttpRequest& http) {
     body.Refuse("lora_name",
                 "expected 1 to 64 letters, digits, '.', '_' and '-', a letter or digit first");
   }
-  server.models.Load(name, FolderBeneath(server.options.adapter_dir, body.NeedText("lora_path")));
+  const std::string given = body.NeedText("lora_path");
+  const std::string folder = FolderBeneath(server.options.adapter_dir, given);
+  try {
+    server.models.Load(name, folder);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    throw ApiError(400, ReplaceAll(error.what(), folder, given), "lora_path");
+  }
   return {.type = "text/plain; charset=utf-8",
           .body = fmt::format("Success: LoRA adapter '{}' added successfully.", name)};
 }

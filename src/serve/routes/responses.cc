@@ -32,7 +32,7 @@ OrderedJson FieldOr(const RequestFields& body, std::string_view name, OrderedJso
 OrderedJson NewResponse(const std::string& id, const std::string& model, const RequestFields& body,
                         const GenerationRequest& generation) {
   OrderedJson text = FieldOr(body, "text", OrderedJson::object());
-  if (!text.contains("format")) text["format"] = {{"type", "text"}};
+  if (!text.contains("format") || text["format"].is_null()) text["format"] = {{"type", "text"}};
   OrderedJson reasoning = FieldOr(body, "reasoning", OrderedJson::object());
   for (const char* name : {"effort", "summary"}) {
     if (!reasoning.contains(name)) reasoning[name] = nullptr;

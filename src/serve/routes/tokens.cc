@@ -16,8 +16,13 @@
 namespace qlora {
 namespace {
 
-// A character that no token has, with which the spelling of a special token is text.
-constexpr std::string_view kMark = "\xEE\x80\x80";  // U+E000
+// A character that neither a token nor the text has, with which the spelling of a special token is
+// text: of private use, U+E000 or one behind it.
+std::string MarkFor(std::string_view text) {
+  std::string mark = "\xEE\x80\x80";
+  while (text.find(mark) != text.npos && mark[2] != '\xBF') ++mark[2];
+  return mark;
+}
 
 ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {
   return server.models.Find(body.Text("model").value_or(""));
@@ -30,11 +35,11 @@ ConversationPrompt ReadConversation(const RequestFields& body, const ServedModel
 
 // With the mark before each of its characters but the first, no special token is found in a text;
 // the tokenizer drops it afterwards.
-std::string Marked(std::string_view text) {
+std::string Marked(std::string_view text, std::string_view mark) {
   std::string storage;
   std::string marked;
   for (const char c : ValidUtf8(text, &storage)) {
-    if (!ContinuesCharacter(c)) marked += kMark;
+    if (!ContinuesCharacter(c)) marked += mark;
     marked += c;
   }
   return marked;
@@ -51,9 +56,10 @@ std::vector<std::int32_t> ReadTokens(const RequestFields& body, const ServedMode
     return ReadConversation(body, model).tokens;
   }
   const std::string text = body.Has("prompt") ? body.NeedText("prompt") : body.NeedText("content");
-  if (parses || text.find(kMark) != std::string::npos) return model.tokenizer->Encode(text, adds);
-  return model.tokenizer->Encode(Marked(text),
-                                 EncodeOptions{.special_tokens = adds, .mark = kMark});
+  if (parses) return model.tokenizer->Encode(text, adds);
+  const std::string mark = MarkFor(text);
+  return model.tokenizer->Encode(Marked(text, mark),
+                                 EncodeOptions{.special_tokens = adds, .mark = mark});
 }
 
 // Text where the bytes are whole characters, else the bytes.
