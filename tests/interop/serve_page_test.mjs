@@ -303,6 +303,27 @@ try {
                `${(100 * decided.answers.urgent.noul).toFixed(decided.answers.urgent.noul < 0.1 ? 2 : 1)} %`);
   await shot('decide');
 
+  // Names differ; options, and states in JSON, are sent as they were typed.
+  await press('Add a question');
+  await page.click('.question:nth-child(2) .buttons button');
+  await press('Add a question');
+  assert.deepEqual(await page.$$eval('.question .id', (l) => l.map((node) => node.value)), ['urgent', 'question 3', 'question 4']);
+  for (const node of await page.$$('.question:not(:first-child)')) {
+    await node.$eval('.instructions', (one) => { one.value = 'How many?'; });
+    await node.$eval('.criteria', (one) => { one.value = '3: three\n1\n2\n10'; });
+  }
+  await fill('decide-state', '{"b": 12345678901234567890, "1": 0}');
+  await page.$eval('.question:last-child .id', (node) => { node.value = 'question 3'; });
+  const asked = posted.length;
+  await press('Decide');
+  await trouble('two questions');
+  assert.equal(posted.length, asked);
+  await page.$eval('.question:last-child .id', (node) => { node.value = '1'; });
+  await press('Decide');
+  await page.waitForFunction(() => document.querySelectorAll('#answers .card').length === 3);
+  assert.deepEqual(await texts('#answers .name'), ['true', 'false', '3', '1', '2', '10', '3', '1', '2', '10']);
+  assert.ok(posted.at(-1).includes('"data": {"b": 12345678901234567890, "1": 0}'));
+
   // A job: its events, its curve, and its model.
   await show('runs');
   await page.click('#new-job summary');

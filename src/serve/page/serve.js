@@ -519,15 +519,15 @@ byId('compare-stop').onclick = () => comparing?.abort();
 
 // ---- Decide.
 
-const hints = {noul: '', choice: 'one option a line, as name: description',
+const hints = {predicate: '', choice: 'one option a line, as name: description',
                score: 'one level a line, the lowest first'};
 function addQuestion({id, type, instructions, criteria}) {
   const input = make('textarea', {rows: 3, class: 'criteria', 'aria-label': 'Options or levels'});
   input.value = criteria;
   const select = make('select', {class: 'type', 'aria-label': 'Type'},
-    ...Object.keys(hints).map((name) => make('option', {value: name}, {noul: 'true or false', choice: 'choice', score: 'score'}[name])));
+    ...Object.keys(hints).map((name) => make('option', {value: name}, name === 'predicate' ? 'true or false' : name)));
   const change = () => {
-    options.hidden = select.value === 'noul';
+    options.hidden = select.value === 'predicate';
     input.placeholder = hints[select.value];
   };
   const name = make('input', {class: 'id', 'aria-label': 'Name'});
@@ -543,36 +543,48 @@ function addQuestion({id, type, instructions, criteria}) {
     make('div', {class: 'buttons'}, button('Remove', () => node.remove())));
   byId('questions').append(node);
 }
+// Questions in the form of lists: objects put keys that are whole numbers first.
 function readQuestion(node) {
   const value = (name) => node.querySelector(`.${name}`).value.trim();
-  const question = {type: value('type'), instructions: value('instructions')};
+  const question = {type: value('type'), name: value('id'), instructions: value('instructions')};
   const lines = value('criteria').split('\n').map((line) => line.trim()).filter(Boolean);
-  if (question.type === 'score') question.criteria = lines;
+  if (question.type === 'score') question.levels = lines.map((label) => ({label}));
   if (question.type === 'choice') {
-    question.criteria = Object.fromEntries(lines.map((line) => {
+    question.choices = lines.map((line) => {
       const at = line.indexOf(':');
-      return at < 0 ? [line, null] : [line.slice(0, at).trim(), line.slice(at + 1).trim()];
-    }));
+      return at < 0 ? {value: line} : {value: line.slice(0, at).trim(), description: line.slice(at + 1).trim()};
+    });
   }
-  return [value('id'), question];
+  return question;
 }
-function showDecision(id, answer) {
-  const given = answer.type === 'noul' ? {true: answer.noul, false: 1 - answer.noul} : answer.probabilities;
-  const said = {noul: () => (answer.noul >= 0.5 ? 'true' : 'false'), choice: () => answer.choice,
+function showDecision(answer) {
+  const p = answer.probability;
+  const given = answer.type === 'predicate' ? [['true', p], ['false', 1 - p]]
+    : answer.probabilities.map((one) => [one.label ?? one.value, one.probability]);
+  const said = {predicate: () => p >= 0.5, choice: () => answer.choice,
                 score: () => `score ${number(answer.score)}`}[answer.type]();
-  return make('div', {class: 'card'}, make('h3', {}, `${id}: ${said}`),
-    make('p', {class: 'facts'}, answer.confidence === undefined ? '' : `confidence ${number(answer.confidence)}`),
-    bars(Object.entries(given).map(([name, p]) => [answer.legend?.[name] ?? name, p])));
+  return make('div', {class: 'card'}, make('h3', {}, `${answer.name}: ${said}`),
+    make('p', {class: 'facts'}, answer.confidence === undefined ? '' : `confidence ${number(answer.confidence)}`), bars(given));
 }
-byId('add-question').onclick = () => addQuestion({id: `question ${byId('questions').children.length + 1}`, type: 'choice',
-                                                  instructions: '', criteria: ''});
+const questionNames = () => [...byId('questions').querySelectorAll('.id')].map((input) => input.value.trim());
+byId('add-question').onclick = () => {
+  const names = questionNames();
+  let count = names.length + 1;
+  while (names.includes(`question ${count}`)) ++count;
+  addQuestion({id: `question ${count}`, type: 'choice', instructions: '', criteria: ''});
+};
 byId('decide-form').onsubmit = guarded(async () => {
+  const names = questionNames();
+  const twice = names.find((name, i) => names.indexOf(name) < i);
+  if (twice !== undefined) throw new Error(`two questions are named "${twice}": give each a name of its own`);
   const text = byId('decide-state').value;
-  let state = text;
-  if (/^\s*[[{]/.test(text)) try { state = JSON.parse(text); } catch { /* is a text */ }
-  const questions = Object.fromEntries([...byId('questions').children].map(readQuestion));
-  const {answers, usage} = await get('/v1/systemone', {json: {model: byId('decide-model').value, state, questions}});
-  byId('answers').replaceChildren(...Object.entries(answers).map(([id, answer]) => showDecision(id, answer)),
+  // JSON is sent as it was typed: with the order of its keys, and the digits of its numbers.
+  let data = JSON.stringify(text);
+  if (/^\s*[[{]/.test(text)) try { JSON.parse(text); data = text; } catch { /* is a text */ }
+  const input = `[{"content": [{"type": "input_json", "data": ${data}}]}]`;
+  const rest = {model: chosenModel('decide-model'), questions: [...byId('questions').children].map(readQuestion)};
+  const {answers, usage} = await get('/v1/decisions', {json: `{"input": ${input}, ${JSON.stringify(rest).slice(1)}`});
+  byId('answers').replaceChildren(...answers.map(showDecision),
     make('p', {class: 'facts'}, `${usage.input_tokens} tokens read`));
 });
 
@@ -717,7 +729,7 @@ async function refresh() {
   setTimeout(refresh, 2000);
 }
 
-addQuestion({id: 'urgent', type: 'noul', instructions: 'Is this urgent?', criteria: ''});
+addQuestion({id: 'urgent', type: 'predicate', instructions: 'Is this urgent?', criteria: ''});
 showPart();
 guarded(async () => {
   options = await get('/page.json');
