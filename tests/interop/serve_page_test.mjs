@@ -330,11 +330,25 @@ try {
   await (await page.$('#job-file')).uploadFile(train);
   await fill('job-suffix', 'page');
   await page.type('#job-epochs', '3');
+  const trained = async () => (await api('v1/files')).data.filter((file) => file.purpose === 'fine-tune').length;
+  refused = '/v1/fine_tuning/jobs';
+  await press('Train');
+  await trouble('refused');
+  assert.equal(await trained(), 0, 'a refused job leaves no file');
+  refused = '';
+  await press('Train');
   await press('Train');
   await page.waitForFunction(() => /succeeded/.test(document.getElementById('run-list').textContent));
   await page.waitForFunction(() => document.querySelectorAll('.events li').length > 2);
   await page.waitForSelector('#chart-loss path.line');
+  const {data: [job, ...others]} = await api('v1/fine_tuning/jobs');
+  assert.deepEqual([await trained(), others], [1, []], 'pressed twice, trained once');
   await shot('runs');
+  manyJobs = [{data: Array.from({length: 100}, (_, i) => ({...job, id: `ftjob-${i}`})), has_more: true, last_id: 'ftjob-99'},
+    {data: [job], has_more: false}];
+  await page.waitForFunction(() => document.getElementById('run-list').textContent.split('succeeded').length === 102);
+  manyJobs = null;
+  await page.waitForFunction(() => document.querySelectorAll('#run-list tbody tr').length === 1);
   await press('Try it');
   await page.waitForSelector('#chat:not([hidden])');
   assert.match(await page.$eval('#chat-model', (select) => select.value), /^ft:tiny:local:page:/);
@@ -342,6 +356,20 @@ try {
   await show('server');
   await page.waitForFunction(() => document.querySelectorAll('#tiles .tile').length === 8);
   assert.ok((await texts('#model-table tbody tr')).length >= 3);
+
+  // A model that goes, here for another client: nothing else answers in its place.
+  await api(`v1/models/${job.fine_tuned_model}`, undefined, 'DELETE');
+  await page.waitForFunction(() => document.getElementById('chat-model').value === '');
+  await show('chat');
+  const before = posted.length;
+  await page.type('#chat-text', 'Typed');
+  await page.keyboard.press('Enter');
+  await trouble('choose a model');
+  assert.equal(await page.$eval('#chat-text', (node) => node.value), 'Typed');
+  assert.equal(posted.length, before);
+  await show('runs');
+  await page.waitForFunction(() => /not served/.test(document.getElementById('run-list').textContent));
+  assert.ok(!(await texts('#run-list button')).includes('Try it'));
 
   // Phone and dark: nothing is wider than the screen, and all text has contrast.
   for (const [width, scheme] of [[360, 'light'], [360, 'dark'], [1200, 'dark']]) {

@@ -597,20 +597,33 @@ const chart = new LineChart({id: 'loss', title: 'Loss', unit: 'nats per token', 
 const eventList = make('ul', {class: 'events', 'aria-label': 'Events', tabindex: '0'});
 const runTitle = make('h3', {});
 
+// The newest jobs, as many as runs are listed.
+async function newestJobs() {
+  const jobs = [];
+  for (let after = ''; jobs.length < 1000;) {
+    const page = await get(`/v1/fine_tuning/jobs?limit=100${after}`, {asks: false});
+    jobs.push(...page.data);
+    if (!page.has_more) break;
+    after = `&after=${page.last_id}`;
+  }
+  return jobs;
+}
 async function refreshRuns() {
   if (!options.runs) return;
-  const jobs = (await get('/v1/fine_tuning/jobs?limit=50', {asks: false})).data;
+  const jobs = await newestJobs();
+  await loadModels({asks: false});
   runNames = (await get('/runs', {asks: false})).data.map((run) => run.name);
   const made = new Set(jobs.map((job) => job.id));
-  const text = JSON.stringify([jobs, runNames]);
+  const isGone = (job) => job.fine_tuned_model && !isServed(job.fine_tuned_model);
+  const text = JSON.stringify([jobs, runNames, jobs.filter(isGone).map((job) => job.id)]);
   if (text !== lastRuns) {
     lastRuns = text;
-    const rows = [...jobs.map((job) => [job.id, job.model, job.status, jobButtons(job)]),
+    const stateOf = (job) => facts(job.status, isGone(job) && 'its model is not served');
+    const rows = [...jobs.map((job) => [job.id, job.model, stateOf(job), jobButtons(job)]),
       ...runNames.filter((name) => !made.has(name)).map((name) => [name, '', 'run', showButton(name, false)])];
     refill(byId('run-list'), [rows.length === 0 ? make('p', {class: 'hint'}, 'There are no runs yet.')
       : make('div', {class: 'card scroll', tabindex: '0', role: 'region', 'aria-label': 'Runs'},
              table(['Run', 'Model', 'State', ''], rows))]);
-    if (jobs.some((job) => job.fine_tuned_model && !models.some((model) => model.id === job.fine_tuned_model))) await loadModels();
   }
   if (shownRun) await refreshRun();
 }
@@ -627,9 +640,10 @@ function jobButtons(job) {
   if (['running', 'queued', 'validating_files'].includes(job.status)) list.push(act('Pause', 'pause'));
   if (job.status === 'paused') list.push(act('Resume', 'resume'));
   if (!['succeeded', 'failed', 'cancelled'].includes(job.status)) list.push(act('Cancel', 'cancel'));
-  if (job.fine_tuned_model) {
+  if (isServed(job.fine_tuned_model)) {
     list.push(button('Try it', guarded(async () => {
       await loadModels();
+      if (!isServed(job.fine_tuned_model)) throw new Error(`the server has no model ${job.fine_tuned_model} any more`);
       byId('chat-model').value = job.fine_tuned_model;
       location.hash = '#chat';
     }), {'data-key': `try ${job.id}`}));
@@ -656,16 +670,23 @@ async function refreshRun() {
     {run: 0, name: 'evaluation', key: 'evaluation', kind: 'marks', dash: '1 3', xs: evals.step ?? [], ys: evals.eval_loss ?? []}]});
 }
 byId('job-form').onsubmit = guarded(async () => {
+  const model = chosenModel('job-model');
   const form = new FormData();
   form.append('purpose', 'fine-tune');
   form.append('file', byId('job-file').files[0]);
   const file = await get('/v1/files', {form});
   const method = byId('job-method').value;
   const epochs = byId('job-epochs').value;
-  const job = {model: byId('job-model').value, training_file: file.id, method: {type: method,
+  const job = {model, training_file: file.id, method: {type: method,
     [method]: {hyperparameters: epochs === '' ? {} : {n_epochs: Number(epochs)}}}};
   if (byId('job-suffix').value.trim()) job.suffix = byId('job-suffix').value.trim();
-  shownRun = {name: (await get('/v1/fine_tuning/jobs', {json: job})).id, isJob: true};
+  try {
+    shownRun = {name: (await get('/v1/fine_tuning/jobs', {json: job})).id, isJob: true};
+  } catch (error) {
+    // A refused job leaves no file; one that was lost on the way may have it.
+    if (error.status) await send(`/v1/files/${file.id}`, {method: 'DELETE'}).catch(() => {});
+    throw error;
+  }
   await refreshRuns();
 });
 
