@@ -34,7 +34,16 @@ server.stderr.on('data', (data) => { said += data; });
 const WRITTEN = 'Hi 😀-漢字 <img src=x onerror="document.title=1"> & <b>bold</b>';
 let slow = false;
 let left = 0;  // clients that left a slow answer
+let refused = '';  // a path whose requests are 400
+let manyJobs = null;  // the pages of a list of jobs
 const front = createServer((query, reply) => {
+  const isList = manyJobs && query.method === 'GET' && query.url.startsWith('/v1/fine_tuning/jobs?');
+  if (isList || query.url === refused) {
+    query.resume();
+    reply.writeHead(isList ? 200 : 400, {'Content-Type': 'application/json'});
+    reply.end(JSON.stringify(isList ? manyJobs[Number(query.url.includes('after='))] : {error: {message: 'refused'}}));
+    return;
+  }
   if (slow && query.url === '/v1/chat/completions') {
     query.resume();
     reply.writeHead(200, {'Content-Type': 'text/event-stream; charset=utf-8'});
@@ -65,8 +74,8 @@ const front = createServer((query, reply) => {
 });
 await new Promise((done) => { front.listen(0, '127.0.0.1', done); });
 const url = `http://127.0.0.1:${front.address().port}/`;
-const api = async (path, json) => {
-  const answer = await fetch(url + path, {method: json ? 'POST' : 'GET', body: json && JSON.stringify(json),
+const api = async (path, json, method = json ? 'POST' : 'GET') => {
+  const answer = await fetch(url + path, {method, body: json && JSON.stringify(json),
     headers: {Authorization: `Bearer ${KEY}`, 'Content-Type': 'application/json'}});
   assert.equal(answer.status, 200, await answer.clone().text());
   return answer.json();
@@ -82,8 +91,8 @@ try {
   const page = await browser.newPage();
   page.setDefaultTimeout(Number(process.env.T ?? 120000));
   const faults = [];
-  // That a key is asked for, the browser reports as an error.
-  page.on('console', (m) => { if (!/\b401\b/.test(m.text())) faults.push(m.text()); });
+  // What the server refuses, the browser reports as an error.
+  page.on('console', (m) => { if (!/\b40[01]\b/.test(m.text())) faults.push(m.text()); });
   page.on('pageerror', (e) => faults.push(e.message));
   page.on('request', (r) => { if (!r.url().startsWith(url) && !/^(data|blob):/.test(r.url())) faults.push(r.url()); });
   const shot = async (name) => { if (shots) await page.screenshot({path: join(shots, `serve-${name}.png`), fullPage: true}); };
@@ -98,6 +107,11 @@ try {
     await page.waitForSelector(`#${part}:not([hidden])`);
   };
   const idle = () => page.waitForFunction(() => document.getElementById('messages').getAttribute('aria-busy') === 'false');
+  const trouble = async (pattern) => {
+    await page.waitForFunction((text) => new RegExp(text).test(document.getElementById('trouble').textContent), {}, pattern);
+  };
+  const posted = [];  // the bodies of chats and decisions
+  page.on('request', (r) => { if (/completions|decisions/.test(r.url())) posted.push(r.postData()); });
   const fill = (id, value) => page.$eval(`#${id}`, (node, text) => { node.value = text; }, value);
 
   await page.setViewport({width: 1200, height: 900});
@@ -173,6 +187,11 @@ try {
   assert.equal(await page.$$eval('[data-mark]', (l) => l.filter((one) => !one.disabled).length), 0);
   await press('Edit', '.message.assistant');
   await page.$eval('.message.assistant textarea', (node) => { node.value = 'A better answer'; });
+  refused = '/v1/feedback';
+  await press('Keep');
+  await trouble('refused');
+  assert.equal(await page.$eval('.message.assistant textarea', (node) => node.value), 'A better answer', 'stays until it is taken');
+  refused = '';
   await press('Keep');
   await page.waitForFunction(() => document.querySelector('.message.assistant .text')?.textContent === 'A better answer');
   const kept = (kind) => {
@@ -185,9 +204,42 @@ try {
   assert.deepEqual(kept('edits')[0].messages.at(-1), {role: 'assistant', content: 'A better answer'});
   assert.deepEqual(kept('edits')[0].messages.slice(0, 2), marked.prompt);
 
+  // Answers that fail are no part of the conversation; what goes on instead of others is not lost when it fails.
+  refused = '/v1/chat/completions';
+  await page.type('#chat-text', 'Lost');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('.message.assistant.lost .failed');
+  await press('Edit', '.message.user:first-child');
+  await page.$eval('.message.user textarea', (node) => { node.value = 'Typed'; });
+  await press('Send again');
+  await trouble('refused');
+  await idle();
+  assert.equal((await page.$$('.message')).length, 4);
+  assert.equal(await page.$eval('.message.user textarea', (node) => node.value), 'Typed');
+  await press('Cancel');
+  refused = '';
+  const saved = await page.evaluate(async () => {
+    const {createObjectURL} = URL;
+    const blob = await new Promise((done) => {
+      URL.createObjectURL = (one) => { done(one); return '#chat'; };
+      document.getElementById('save').click();
+    });
+    URL.createObjectURL = createObjectURL;
+    return blob.text();
+  });
+  const conversation = kept('edits')[0].messages;
+  assert.deepEqual(JSON.parse(saved).messages, conversation);
+  await page.type('#chat-text', 'More');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => document.querySelectorAll('.message').length === 6);
+  await idle();
+  assert.deepEqual(JSON.parse(posted.at(-1)).messages, [...conversation, {role: 'user', content: 'More'}]);
+  await press('New conversation');
+  await press('Save as training data');
+  await trouble('no answer');
+
   // A slow answer: characters stay whole, marks of HTML stay text, and stopping ends the request.
   slow = true;
-  await press('New conversation');
   await page.evaluate(() => {
     window.seen = [];
     new MutationObserver(() => window.seen.push(document.querySelector('.message.assistant .text')?.textContent ?? ''))
@@ -232,7 +284,6 @@ try {
   await page.waitForSelector('#panes .failed');
   assert.match((await texts('#panes .failed'))[0], /top_p/);
   await fill('top_p', '');
-  faults.splice(0, faults.length, ...faults.filter((text) => !/\b400\b/.test(text)));
 
   // Decisions, as the route gives them.
   await show('decide');
@@ -252,17 +303,52 @@ try {
                `${(100 * decided.answers.urgent.noul).toFixed(decided.answers.urgent.noul < 0.1 ? 2 : 1)} %`);
   await shot('decide');
 
+  // Names differ; options, and states in JSON, are sent as they were typed.
+  await press('Add a question');
+  await page.click('.question:nth-child(2) .buttons button');
+  await press('Add a question');
+  assert.deepEqual(await page.$$eval('.question .id', (l) => l.map((node) => node.value)), ['urgent', 'question 3', 'question 4']);
+  for (const node of await page.$$('.question:not(:first-child)')) {
+    await node.$eval('.instructions', (one) => { one.value = 'How many?'; });
+    await node.$eval('.criteria', (one) => { one.value = '3: three\n1\n2\n10'; });
+  }
+  await fill('decide-state', '{"b": 12345678901234567890, "1": 0}');
+  await page.$eval('.question:last-child .id', (node) => { node.value = 'question 3'; });
+  const asked = posted.length;
+  await press('Decide');
+  await trouble('two questions');
+  assert.equal(posted.length, asked);
+  await page.$eval('.question:last-child .id', (node) => { node.value = '1'; });
+  await press('Decide');
+  await page.waitForFunction(() => document.querySelectorAll('#answers .card').length === 3);
+  assert.deepEqual(await texts('#answers .name'), ['true', 'false', '3', '1', '2', '10', '3', '1', '2', '10']);
+  assert.ok(posted.at(-1).includes('"data": {"b": 12345678901234567890, "1": 0}'));
+
   // A job: its events, its curve, and its model.
   await show('runs');
   await page.click('#new-job summary');
   await (await page.$('#job-file')).uploadFile(train);
   await fill('job-suffix', 'page');
   await page.type('#job-epochs', '3');
+  const trained = async () => (await api('v1/files')).data.filter((file) => file.purpose === 'fine-tune').length;
+  refused = '/v1/fine_tuning/jobs';
+  await press('Train');
+  await trouble('refused');
+  assert.equal(await trained(), 0, 'a refused job leaves no file');
+  refused = '';
+  await press('Train');
   await press('Train');
   await page.waitForFunction(() => /succeeded/.test(document.getElementById('run-list').textContent));
   await page.waitForFunction(() => document.querySelectorAll('.events li').length > 2);
   await page.waitForSelector('#chart-loss path.line');
+  const {data: [job, ...others]} = await api('v1/fine_tuning/jobs');
+  assert.deepEqual([await trained(), others], [1, []], 'pressed twice, trained once');
   await shot('runs');
+  manyJobs = [{data: Array.from({length: 100}, (_, i) => ({...job, id: `ftjob-${i}`})), has_more: true, last_id: 'ftjob-99'},
+    {data: [job], has_more: false}];
+  await page.waitForFunction(() => document.getElementById('run-list').textContent.split('succeeded').length === 102);
+  manyJobs = null;
+  await page.waitForFunction(() => document.querySelectorAll('#run-list tbody tr').length === 1);
   await press('Try it');
   await page.waitForSelector('#chat:not([hidden])');
   assert.match(await page.$eval('#chat-model', (select) => select.value), /^ft:tiny:local:page:/);
@@ -270,6 +356,20 @@ try {
   await show('server');
   await page.waitForFunction(() => document.querySelectorAll('#tiles .tile').length === 8);
   assert.ok((await texts('#model-table tbody tr')).length >= 3);
+
+  // A model that goes, here for another client: nothing else answers in its place.
+  await api(`v1/models/${job.fine_tuned_model}`, undefined, 'DELETE');
+  await page.waitForFunction(() => document.getElementById('chat-model').value === '');
+  await show('chat');
+  const before = posted.length;
+  await page.type('#chat-text', 'Typed');
+  await page.keyboard.press('Enter');
+  await trouble('choose a model');
+  assert.equal(await page.$eval('#chat-text', (node) => node.value), 'Typed');
+  assert.equal(posted.length, before);
+  await show('runs');
+  await page.waitForFunction(() => /not served/.test(document.getElementById('run-list').textContent));
+  assert.ok(!(await texts('#run-list button')).includes('Try it'));
 
   // Phone and dark: nothing is wider than the screen, and all text has contrast.
   for (const [width, scheme] of [[360, 'light'], [360, 'dark'], [1200, 'dark']]) {
@@ -293,7 +393,7 @@ try {
     }
   }
   assert.deepEqual(faults, [], 'console messages, errors or requests to others');
-  console.log('ok: the page of servers in Chromium: key, chat, probabilities, marks, stop, compare, decide, jobs, phone, dark');
+  console.log('ok: the page of servers in Chromium: key, chat, probabilities, marks, stop, compare, decide, jobs, refusals, phone, dark');
 } catch (error) {
   console.error(said);
   throw error;

@@ -41,17 +41,18 @@ function askForKey(trouble) {
   return asking;
 }
 
-// Returns the answer of the server. Errors: with what the server says.
+// Returns the answer of the server; json: a value, or its text. Errors: with what the server says, and its status.
 async function send(path, {json, form, method = json || form ? 'POST' : 'GET', signal, asks = true} = {}) {
   for (;;) {
     const used = key;
     const headers = used ? {Authorization: `Bearer ${used}`} : {};
     if (json) headers['Content-Type'] = 'application/json';
-    const response = await fetch(path, {method, headers, body: json ? JSON.stringify(json) : form, signal});
+    const response = await fetch(path, {method, headers,
+      body: typeof json === 'object' ? JSON.stringify(json) : json ?? form, signal});
     if (response.ok) return response;
     const body = await response.json().catch(() => null);
     const trouble = new Error(body?.error?.message ?? `the server answered ${response.status}`);
-    if (response.status !== 401 || !asks) throw trouble;
+    if (response.status !== 401 || !asks) throw Object.assign(trouble, {status: response.status});
     if (used === key) await askForKey(used ? 'The server does not take this key.' : '');
   }
 }
@@ -61,29 +62,42 @@ function showTrouble(error) {
   byId('trouble').hidden = !error;
   byId('trouble').textContent = error ? error.message : '';
 }
-// Runs what a button does; what goes wrong is shown.
-const guarded = (work) => async (event) => {
-  event?.preventDefault?.();
-  showTrouble(null);
-  try {
-    await work(event);
-  } catch (error) {
-    showTrouble(error);
-  }
-};
+// Runs what a button does, once at a time; what goes wrong is shown.
+function guarded(work) {
+  let runs = false;
+  return async (event) => {
+    event?.preventDefault?.();
+    if (runs) return;
+    runs = true;
+    const node = event?.submitter ?? event?.currentTarget;
+    node?.setAttribute('aria-disabled', 'true');  // keeps the focus, which `disabled` does not
+    showTrouble(null);
+    try {
+      await work(event);
+    } catch (error) {
+      showTrouble(error);
+    } finally {
+      runs = false;
+      node?.removeAttribute('aria-disabled');
+    }
+  };
+}
 
 let options = {runs: false, marks: false};
 let models = [];
 
 const modelOptions = () => models.map((model) => make('option', {value: model.id},
   model.parent ? `${model.id} (adapter of ${model.parent})` : model.id));
-async function loadModels() {
-  models = (await get('/v1/models')).data;
+const isServed = (name) => models.some((model) => model.id === name);
+async function loadModels(options) {
+  const {data} = await get('/v1/models', options);
+  if (JSON.stringify(data) === JSON.stringify(models)) return;
+  models = data;
   for (const id of ['chat-model', 'decide-model', 'job-model']) {
     const select = byId(id);
-    const chosen = select.value;
+    const chosen = select.options.length > 0 ? select.value : models[0]?.id;
     select.replaceChildren(...modelOptions());
-    if (models.some((model) => model.id === chosen)) select.value = chosen;
+    select.value = chosen;  // none, and not another, where it is gone
   }
   const off = new Set([...byId('compare-models').querySelectorAll('input:not(:checked)')].map((box) => box.value));
   byId('compare-models').replaceChildren(...models.map((model) => make('label', {class: 'check'},
@@ -91,6 +105,10 @@ async function loadModels() {
   byId('model-table').replaceChildren(table(['Model', 'Kind', 'Rank', 'Context', 'Fingerprint'], models.map((model) =>
     [model.id, model.parent ? `adapter of ${model.parent}` : 'base', model.rank ?? '–', model.context_length,
      model.system_fingerprint])));
+}
+function chosenModel(id) {
+  if (byId(id).value === '') throw new Error('choose a model: the one that was chosen is not served any more');
+  return byId(id).value;
 }
 function table(heads, rows) {
   return make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', {scope: 'col'}, head)))),
@@ -314,8 +332,12 @@ class AnswerView {
 const conversation = [];  // {role, text, node}; answers have more
 let running = null;       // stops the answer that comes
 
-const messagesBefore = (i) => [...systemMessages(),
-  ...conversation.slice(0, i).map(({role, text}) => ({role, content: text}))];
+// Answers that failed or say nothing are shown, but neither they nor what they answer are sent on or saved.
+const isLost = (item) => item?.role === 'assistant' && (item.failed || item.text === '');
+const isPart = (item, i) => !isLost(item) && !isLost(conversation[i + 1]);
+const messagesOf = () => [...systemMessages(),
+  ...conversation.filter(isPart).map(({role, text}) => ({role, content: text}))];
+const showParts = () => conversation.forEach((item, i) => item.node.classList.toggle('lost', !isPart(item, i)));
 
 function setRunning(controller) {
   running = controller;
@@ -325,22 +347,28 @@ function setRunning(controller) {
   for (const one of byId('messages').querySelectorAll('.buttons button')) {
     one.disabled = running !== null || one.dataset.used === 'yes';
   }
+  if (!running) showParts();
 }
 function cutConversation(size) {
-  for (const item of conversation.splice(size)) item.node.remove();
+  const cut = conversation.splice(size);
+  for (const item of cut) item.node.remove();
+  return cut;
 }
 function addItem(item, ...children) {
-  item.node = make('article', {class: `message ${item.role}`}, ...children);
+  item.node ??= make('article', {class: `message ${item.role}`}, ...children);
   conversation.push(item);
   byId('messages').append(item.node);
 }
 
-// A text that can be changed in the place of `node`; done(text) takes it.
+// A text that can be changed in the place of `node`, until done(text) has taken it; what that returns takes the place.
 function editText(node, value, label, done) {
   const area = make('textarea', {rows: Math.min(12, value.split('\n').length + 1), 'aria-label': label});
   area.value = value;
   const form = make('div', {}, area, make('div', {class: 'buttons'},
-    button(label, guarded(async () => { form.replaceWith(node); await done(area.value); })),
+    button(label, guarded(async () => {
+      const next = await done(area.value);
+      (form.parentNode ? form : node).replaceWith(next ?? node);
+    })),
     button('Cancel', () => form.replaceWith(node))));
   node.replaceWith(form);
   area.focus();
@@ -350,26 +378,36 @@ function addUser(text) {
   const item = {role: 'user', text};
   const body = make('div', {class: 'text'}, text);
   addItem(item, make('h3', {}, 'You'), body, make('div', {class: 'buttons'},
-    button('Edit', () => editText(body, item.text, 'Send again', async (changed) => {
-      cutConversation(conversation.indexOf(item));
-      addUser(changed);
-      await addAnswer();
-    }))));
+    button('Edit', () => editText(body, item.text, 'Send again',
+      (changed) => goOn(chosenModel('chat-model'), conversation.indexOf(item), changed)))));
 }
 
-async function addAnswer() {
-  if (running) return;
-  const before = messagesBefore(conversation.length);
-  const answer = newAnswer(byId('chat-model').value);
+// Asks for an answer behind the first `size` messages and `text`, where there is one. Errors: where it fails, and the
+// messages behind those are there again.
+async function goOn(model, size, text) {
+  if (running) throw new Error('another answer is being written');
+  if (text?.trim() === '') throw new Error('the message is empty');
+  const cut = cutConversation(size);
+  if (text !== undefined) addUser(text);
+  const before = messagesOf();
+  const answer = newAnswer(model);
   const view = new AnswerView(answer);
   const controls = make('div', {class: 'buttons'});
   addItem(answer, view.node, controls);
   setRunning(new AbortController());
   const trouble = await view.run({...sampling(), messages: before}, running.signal);
-  // The server keeps what it had written when it was stopped.
-  const isKept = trouble === null || (trouble.name === 'AbortError' && answer.id);
-  controls.append(...answerButtons(answer, view, before, isKept));
+  const isStopped = trouble?.name === 'AbortError';
+  answer.failed = trouble !== null && !isStopped;
+  const returns = cut.length > 0 && conversation.includes(answer) && trouble && isLost(answer);
+  if (returns) {
+    cutConversation(size);
+    for (const item of cut) addItem(item);
+  } else {
+    // The server keeps what it had written when it was stopped.
+    controls.append(...answerButtons(answer, view, before, trouble === null || (isStopped && answer.id)));
+  }
   setRunning(null);
+  if (returns) throw isStopped ? new Error('stopped') : trouble;
 }
 
 function answerButtons(answer, view, before, isKept) {
@@ -381,19 +419,16 @@ function answerButtons(answer, view, before, isKept) {
     setRunning(running);
   }), {'data-mark': mark});
   const list = [
-    button('Regenerate', guarded(async () => {
-      cutConversation(conversation.indexOf(answer));
-      await addAnswer();
-    })),
+    button('Regenerate', guarded(() => goOn(chosenModel('chat-model'), conversation.indexOf(answer)))),
     button('Edit', () => editText(view.text, answer.text, 'Keep', async (changed) => {
       if (options.marks && isKept && !answer.isEdited) {
         await give('edited', changed);
         answer.isEdited = true;
       }
-      Object.assign(answer, {text: changed, tokens: []});
-      const text = textOf(answer);
-      view.text.replaceWith(text);
-      view.text = text;
+      Object.assign(answer, {text: changed, tokens: [], failed: false});
+      view.text = textOf(answer);
+      showParts();
+      return view.text;
     })),
     button('What the model read', guarded((event) => showRead(event.target.closest('article'), answer.model, before))),
   ];
@@ -419,9 +454,9 @@ async function showRead(node, model, messages) {
 byId('chat-form').onsubmit = guarded(async () => {
   const text = byId('chat-text').value;
   if (running || text.trim() === '') return;
+  const model = chosenModel('chat-model');
   byId('chat-text').value = '';
-  addUser(text);
-  await addAnswer();
+  await goOn(model, conversation.length, text);
 });
 byId('chat-text').onkeydown = (event) => {
   if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
@@ -434,13 +469,16 @@ byId('clear').onclick = () => {
   cutConversation(0);
   byId('chat-text').focus();
 };
-byId('save').onclick = () => {
-  const line = `${JSON.stringify({messages: messagesBefore(conversation.length)})}\n`;
+byId('save').onclick = guarded(() => {
+  const messages = messagesOf();
+  if (running) throw new Error('the answer is still being written: save it when it is there');
+  if (messages.at(-1)?.role !== 'assistant') throw new Error('there is no answer to save');
+  const line = `${JSON.stringify({messages})}\n`;
   const link = make('a', {href: URL.createObjectURL(new Blob([line], {type: 'application/jsonl'})),
                           download: 'conversation.jsonl'});
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-};
+});
 
 // ---- Compare.
 
@@ -481,15 +519,15 @@ byId('compare-stop').onclick = () => comparing?.abort();
 
 // ---- Decide.
 
-const hints = {noul: '', choice: 'one option a line, as name: description',
+const hints = {predicate: '', choice: 'one option a line, as name: description',
                score: 'one level a line, the lowest first'};
 function addQuestion({id, type, instructions, criteria}) {
   const input = make('textarea', {rows: 3, class: 'criteria', 'aria-label': 'Options or levels'});
   input.value = criteria;
   const select = make('select', {class: 'type', 'aria-label': 'Type'},
-    ...Object.keys(hints).map((name) => make('option', {value: name}, {noul: 'true or false', choice: 'choice', score: 'score'}[name])));
+    ...Object.keys(hints).map((name) => make('option', {value: name}, name === 'predicate' ? 'true or false' : name)));
   const change = () => {
-    options.hidden = select.value === 'noul';
+    options.hidden = select.value === 'predicate';
     input.placeholder = hints[select.value];
   };
   const name = make('input', {class: 'id', 'aria-label': 'Name'});
@@ -505,36 +543,48 @@ function addQuestion({id, type, instructions, criteria}) {
     make('div', {class: 'buttons'}, button('Remove', () => node.remove())));
   byId('questions').append(node);
 }
+// Questions in the form of lists: objects put keys that are whole numbers first.
 function readQuestion(node) {
   const value = (name) => node.querySelector(`.${name}`).value.trim();
-  const question = {type: value('type'), instructions: value('instructions')};
+  const question = {type: value('type'), name: value('id'), instructions: value('instructions')};
   const lines = value('criteria').split('\n').map((line) => line.trim()).filter(Boolean);
-  if (question.type === 'score') question.criteria = lines;
+  if (question.type === 'score') question.levels = lines.map((label) => ({label}));
   if (question.type === 'choice') {
-    question.criteria = Object.fromEntries(lines.map((line) => {
+    question.choices = lines.map((line) => {
       const at = line.indexOf(':');
-      return at < 0 ? [line, null] : [line.slice(0, at).trim(), line.slice(at + 1).trim()];
-    }));
+      return at < 0 ? {value: line} : {value: line.slice(0, at).trim(), description: line.slice(at + 1).trim()};
+    });
   }
-  return [value('id'), question];
+  return question;
 }
-function showDecision(id, answer) {
-  const given = answer.type === 'noul' ? {true: answer.noul, false: 1 - answer.noul} : answer.probabilities;
-  const said = {noul: () => (answer.noul >= 0.5 ? 'true' : 'false'), choice: () => answer.choice,
+function showDecision(answer) {
+  const p = answer.probability;
+  const given = answer.type === 'predicate' ? [['true', p], ['false', 1 - p]]
+    : answer.probabilities.map((one) => [one.label ?? one.value, one.probability]);
+  const said = {predicate: () => p >= 0.5, choice: () => answer.choice,
                 score: () => `score ${number(answer.score)}`}[answer.type]();
-  return make('div', {class: 'card'}, make('h3', {}, `${id}: ${said}`),
-    make('p', {class: 'facts'}, answer.confidence === undefined ? '' : `confidence ${number(answer.confidence)}`),
-    bars(Object.entries(given).map(([name, p]) => [answer.legend?.[name] ?? name, p])));
+  return make('div', {class: 'card'}, make('h3', {}, `${answer.name}: ${said}`),
+    make('p', {class: 'facts'}, answer.confidence === undefined ? '' : `confidence ${number(answer.confidence)}`), bars(given));
 }
-byId('add-question').onclick = () => addQuestion({id: `question ${byId('questions').children.length + 1}`, type: 'choice',
-                                                  instructions: '', criteria: ''});
+const questionNames = () => [...byId('questions').querySelectorAll('.id')].map((input) => input.value.trim());
+byId('add-question').onclick = () => {
+  const names = questionNames();
+  let count = names.length + 1;
+  while (names.includes(`question ${count}`)) ++count;
+  addQuestion({id: `question ${count}`, type: 'choice', instructions: '', criteria: ''});
+};
 byId('decide-form').onsubmit = guarded(async () => {
+  const names = questionNames();
+  const twice = names.find((name, i) => names.indexOf(name) < i);
+  if (twice !== undefined) throw new Error(`two questions are named "${twice}": give each a name of its own`);
   const text = byId('decide-state').value;
-  let state = text;
-  if (/^\s*[[{]/.test(text)) try { state = JSON.parse(text); } catch { /* is a text */ }
-  const questions = Object.fromEntries([...byId('questions').children].map(readQuestion));
-  const {answers, usage} = await get('/v1/systemone', {json: {model: byId('decide-model').value, state, questions}});
-  byId('answers').replaceChildren(...Object.entries(answers).map(([id, answer]) => showDecision(id, answer)),
+  // JSON is sent as it was typed: with the order of its keys, and the digits of its numbers.
+  let data = JSON.stringify(text);
+  if (/^\s*[[{]/.test(text)) try { JSON.parse(text); data = text; } catch { /* is a text */ }
+  const input = `[{"content": [{"type": "input_json", "data": ${data}}]}]`;
+  const rest = {model: chosenModel('decide-model'), questions: [...byId('questions').children].map(readQuestion)};
+  const {answers, usage} = await get('/v1/decisions', {json: `{"input": ${input}, ${JSON.stringify(rest).slice(1)}`});
+  byId('answers').replaceChildren(...answers.map(showDecision),
     make('p', {class: 'facts'}, `${usage.input_tokens} tokens read`));
 });
 
@@ -547,20 +597,33 @@ const chart = new LineChart({id: 'loss', title: 'Loss', unit: 'nats per token', 
 const eventList = make('ul', {class: 'events', 'aria-label': 'Events', tabindex: '0'});
 const runTitle = make('h3', {});
 
+// The newest jobs, as many as runs are listed.
+async function newestJobs() {
+  const jobs = [];
+  for (let after = ''; jobs.length < 1000;) {
+    const page = await get(`/v1/fine_tuning/jobs?limit=100${after}`, {asks: false});
+    jobs.push(...page.data);
+    if (!page.has_more) break;
+    after = `&after=${page.last_id}`;
+  }
+  return jobs;
+}
 async function refreshRuns() {
   if (!options.runs) return;
-  const jobs = (await get('/v1/fine_tuning/jobs?limit=50', {asks: false})).data;
+  const jobs = await newestJobs();
+  await loadModels({asks: false});
   runNames = (await get('/runs', {asks: false})).data.map((run) => run.name);
   const made = new Set(jobs.map((job) => job.id));
-  const text = JSON.stringify([jobs, runNames]);
+  const isGone = (job) => job.fine_tuned_model && !isServed(job.fine_tuned_model);
+  const text = JSON.stringify([jobs, runNames, jobs.filter(isGone).map((job) => job.id)]);
   if (text !== lastRuns) {
     lastRuns = text;
-    const rows = [...jobs.map((job) => [job.id, job.model, job.status, jobButtons(job)]),
+    const stateOf = (job) => facts(job.status, isGone(job) && 'its model is not served');
+    const rows = [...jobs.map((job) => [job.id, job.model, stateOf(job), jobButtons(job)]),
       ...runNames.filter((name) => !made.has(name)).map((name) => [name, '', 'run', showButton(name, false)])];
     refill(byId('run-list'), [rows.length === 0 ? make('p', {class: 'hint'}, 'There are no runs yet.')
       : make('div', {class: 'card scroll', tabindex: '0', role: 'region', 'aria-label': 'Runs'},
              table(['Run', 'Model', 'State', ''], rows))]);
-    if (jobs.some((job) => job.fine_tuned_model && !models.some((model) => model.id === job.fine_tuned_model))) await loadModels();
   }
   if (shownRun) await refreshRun();
 }
@@ -577,9 +640,10 @@ function jobButtons(job) {
   if (['running', 'queued', 'validating_files'].includes(job.status)) list.push(act('Pause', 'pause'));
   if (job.status === 'paused') list.push(act('Resume', 'resume'));
   if (!['succeeded', 'failed', 'cancelled'].includes(job.status)) list.push(act('Cancel', 'cancel'));
-  if (job.fine_tuned_model) {
+  if (isServed(job.fine_tuned_model)) {
     list.push(button('Try it', guarded(async () => {
       await loadModels();
+      if (!isServed(job.fine_tuned_model)) throw new Error(`the server has no model ${job.fine_tuned_model} any more`);
       byId('chat-model').value = job.fine_tuned_model;
       location.hash = '#chat';
     }), {'data-key': `try ${job.id}`}));
@@ -606,16 +670,23 @@ async function refreshRun() {
     {run: 0, name: 'evaluation', key: 'evaluation', kind: 'marks', dash: '1 3', xs: evals.step ?? [], ys: evals.eval_loss ?? []}]});
 }
 byId('job-form').onsubmit = guarded(async () => {
+  const model = chosenModel('job-model');
   const form = new FormData();
   form.append('purpose', 'fine-tune');
   form.append('file', byId('job-file').files[0]);
   const file = await get('/v1/files', {form});
   const method = byId('job-method').value;
   const epochs = byId('job-epochs').value;
-  const job = {model: byId('job-model').value, training_file: file.id, method: {type: method,
+  const job = {model, training_file: file.id, method: {type: method,
     [method]: {hyperparameters: epochs === '' ? {} : {n_epochs: Number(epochs)}}}};
   if (byId('job-suffix').value.trim()) job.suffix = byId('job-suffix').value.trim();
-  shownRun = {name: (await get('/v1/fine_tuning/jobs', {json: job})).id, isJob: true};
+  try {
+    shownRun = {name: (await get('/v1/fine_tuning/jobs', {json: job})).id, isJob: true};
+  } catch (error) {
+    // A refused job leaves no file; one that was lost on the way may have it.
+    if (error.status) await send(`/v1/files/${file.id}`, {method: 'DELETE'}).catch(() => {});
+    throw error;
+  }
   await refreshRuns();
 });
 
@@ -658,7 +729,10 @@ function showPart() {
   showTip(null);
   scrollTo(0, 0);
 }
-addEventListener('hashchange', showPart);
+addEventListener('hashchange', () => {
+  showTrouble(null);
+  showPart();
+});
 addEventListener('keydown', (event) => {
   if (event.key === 'Escape') (running ?? comparing)?.abort();
 });
@@ -668,7 +742,7 @@ async function refresh() {
   try {
     if (document.visibilityState === 'visible') {
       await refreshMetrics();
-      if (shownPart() === 'runs') await refreshRuns();
+      await (options.runs && shownPart() === 'runs' ? refreshRuns() : loadModels({asks: false}));
     }
   } catch (error) {
     setText(byId('state'), `no answer from the server: ${error.message}`);
@@ -676,7 +750,7 @@ async function refresh() {
   setTimeout(refresh, 2000);
 }
 
-addQuestion({id: 'urgent', type: 'noul', instructions: 'Is this urgent?', criteria: ''});
+addQuestion({id: 'urgent', type: 'predicate', instructions: 'Is this urgent?', criteria: ''});
 showPart();
 guarded(async () => {
   options = await get('/page.json');
