@@ -30,6 +30,9 @@ DecisionRequest ReadSystemOne(const OrderedJson& body, const OrderedJson& questi
   if (state == nullptr) {
     ThrowInvalidInput("state: missing; it is the text, object or list that is decided about");
   }
+  if (!state->is_string() && !state->is_structured()) {
+    ThrowInvalidInput("state: expected text, an object or a list, found {}", ShortJson(*state));
+  }
   request.decision.state = *state;
   for (const auto& [id, question] : questions.items()) {
     const std::string where = "questions." + id;

@@ -148,6 +148,8 @@ TEST(DecisionWireTest, RefusesBadRequestsAndNamesTheField) {
       {R"({"questions": {"a": {"type": "noul", "instructions": "?"}}})", "state: missing"},
       {R"({"state": null, "questions": {"a": {"type": "noul", "instructions": "?"}}})",
        "state: missing"},
+      {R"({"state": 5, "questions": {"a": {"type": "noul", "instructions": "?"}}})",
+       "state: expected text, an object or a list, found 5"},
       {R"({"state": "s"})", "questions: expected an object of questions"},
       {R"({"state": "s", "questions": {}})", "questions: expected an object of questions"},
       {R"({"state": "s", "questions": []})", "questions: expected an object of questions"},

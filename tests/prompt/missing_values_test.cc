@@ -118,6 +118,25 @@ TEST_F(MissingValuesTest, NullsOfTablesAreShownToNoTemplate) {
             R"(u:u;a:{"name": "f", "arguments": {}}$t:r;)");
 }
 
+// Whatever letters the calls have that the word has, too.
+TEST_F(MissingValuesTest, NoWordForNothingStandsBeforeACall) {
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role[0] }}:{% if m.content is not string or m.content %}"
+      "{{ m.content }}\n{% endif %}{% for c in m.tool_calls or [] %}"
+      "[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %};{% endfor %}",
+      tokenizer_);
+  for (const std::string argument : {"n", "o", "one", "None", "l", "null", "x"}) {
+    for (const char* content : {R"("")", "null", "[]"}) {
+      const OrderedJson messages = OrderedJson::parse(
+          R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": )" +
+          std::string(content) +
+          R"(, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {")" +
+          argument + R"(": "x"}}}]}])");
+      EXPECT_EQ(chat.Render(messages, nullptr).text(), "u:u\n;a:[f{\"" + argument + "\": \"x\"}];");
+    }
+  }
+}
+
 TEST_F(MissingValuesTest, NullArgumentsThatNoToolHasAreNone) {
   const std::string tools = std::string(R"(, "tools": [)") + kTool + "}}}}}]";
   const std::string call = R"({"function": {"name": "f", "arguments": )";

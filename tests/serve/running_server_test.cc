@@ -271,6 +271,12 @@ TEST_F(RunningServerTest, RefusesWhatNeedsNoModelFirst) {
   changed = options;
   changed.api_key_file = "no/such/key";
   EXPECT_THAT(error(changed), HasSubstr("no/such/key"));
+  const TemporaryFolder keys;
+  changed.api_key_file = keys.Write("key", "a\nb\n").string();
+  EXPECT_THAT(error(changed), HasSubstr("api_key_file: expected one key"));
+  changed = options;
+  changed.api_key = " pad ";
+  EXPECT_THAT(error(changed), HasSubstr("api_key: expected one key"));
   changed = options;
   changed.host = "nowhere";
   EXPECT_THAT(error(changed), HasSubstr("host: expected an address"));

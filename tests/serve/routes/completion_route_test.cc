@@ -181,6 +181,23 @@ TEST_F(CompletionRouteTest, OffsetsAreThoseOfTheText) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], Json::array({0, 0, 2, 6, 10}));
 }
 
+TEST_F(CompletionRouteTest, TheDrawnTokenIsAmongTheLikeliest) {
+  service_.pieces = {
+      {.text = "a", .tokens = {{.token = 9, .bytes = "a", .logprob = -3, .top = {{5, -1}}}}}};
+  const auto reply = Post(kPath, {{"prompt", "x"}, {"logprobs", 1}});
+  const Json top = reply->json()["choices"][0]["logprobs"]["top_logprobs"][0];
+  EXPECT_EQ(top.size(), 2u);
+  EXPECT_EQ(top["a"], -3.0);
+}
+
+TEST_F(CompletionRouteTest, TheServersLimitHoldsWhereARequestHasNone) {
+  Begin("POST", kPath, R"({"prompt": "x"})");
+  options_.max_new_tokens = 3;
+  Begin("POST", kPath, R"({"prompt": "x"})");
+  EXPECT_EQ(service_.requests[0].options.max_new_tokens, 16);
+  EXPECT_EQ(service_.requests[1].options.max_new_tokens, 3);
+}
+
 TEST_F(CompletionRouteTest, OfTokensThatLookAlikeTheLikeliestIsNamed) {
   service_.pieces = {
       {.text = "a",

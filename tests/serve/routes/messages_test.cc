@@ -343,6 +343,11 @@ TEST_F(MessagesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"output_format", {{"type", "json_schema"}}}}, "output_format"},
       {{{"output_config", {{"format", {{"type", "json_schema"}}}}}}, "output_config.format"},
       {{{"mcp_servers", {{{"url", "x"}}}}}, "mcp_servers"},
+      {{{"thread", {{"type", "new"}}}}, "thread"},
+      {{{"compaction", {{"type", "summarize"}}}}, "compaction"},
+      {{{"container", "c"}}, "container"},
+      {{{"fallbacks", {{{"model", "m"}}}}}, "fallbacks"},
+      {{{"context_management", {{"edits", {{{"type", "x"}}}}}}}, "context_management.edits"},
       {{{"stop", "x"}}, "stop_sequences"},
       {{{"reasoning_effort", "low"}}, "thinking"},
   };
@@ -364,11 +369,22 @@ TEST_F(MessagesTest, WrongFieldsAreRefusedByTheirNames) {
   EXPECT_EQ(answer_.json()["error"]["type"], "not_found_error");
 }
 
+// By this, Anthropic's client sends the whole conversation again.
+TEST_F(MessagesTest, AThreadIsRefusedAsClientsExpect) {
+  Ask(kPath, With(kAsk, {{"thread", {{"type", "continue"}, {"previous_message_id", "msg_1"}}}}));
+  const OrderedJson error = answer_.json()["error"];
+  EXPECT_EQ(error["details"]["error_code"], "thread_unsupported_request");
+  EXPECT_EQ(error["details"]["unsupported"], OrderedJson::array({"thread"}));
+}
+
 TEST_F(MessagesTest, FieldsOfOtherVersionsDoNoHarm) {
   Ask(kPath, With(kAsk, {{"top_k", 5},
                          {"top_p", 1},
                          {"metadata", {{"user_id", "u"}}},
                          {"service_tier", "auto"},
+                         {"thread", nullptr},
+                         {"fallbacks", "default"},
+                         {"context_management", {{"edits", OrderedJson::array()}}},
                          {"some_new_field", {{"a", 1}}}}));
   service_.Answer({"Fine"});
   EXPECT_EQ(answer_.response.status, 200);

@@ -51,6 +51,20 @@ TEST_F(TokenRoutesTest, PiecesOfALongerTextThanTheContextAreRefused) {
   EXPECT_EQ(answer_.json()["tokens"][0]["piece"], "7");
 }
 
+// Whatever characters the text has.
+TEST_F(TokenRoutesTest, SpellingsOfSpecialTokensCanBeText) {
+  const auto count = [&](const std::string& text, bool parses) {
+    Ask("/tokenize", OrderedJson{{"content", text}, {"parse_special", parses}});
+    return answer_.json()["count"].get<std::int64_t>();
+  };
+  const std::string special = "<|im_end|>";
+  for (const std::string before : {"", "\xEE\x80\x80", "\xEE\x80\x81\xEE\x80\x80"}) {
+    const std::int64_t alone = count(before, true);
+    EXPECT_EQ(count(before + special, true), alone + 1);
+    EXPECT_EQ(count(before + special, false), alone + std::ssize(special));
+  }
+}
+
 TEST_F(TokenRoutesTest, WhatWouldChangeThePromptIsRefused) {
   for (const auto& [name, value] :
        std::vector<std::pair<std::string, OrderedJson>>{{"tools", 5},
