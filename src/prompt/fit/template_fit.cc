@@ -171,7 +171,9 @@ class Fitter {
       std::int64_t calls = CountCalls(messages, text);
       if (best && best->output.text == text) break;  // the content makes no difference
       // A word for nothing may have letters of a call.
-      if (best && WithoutNothing(best->output.text) == WithoutNothing(text)) calls = most;
+      if (best && calls != most && WithoutNothing(best->output.text) == WithoutNothing(text)) {
+        calls = most;
+      }
       if (!best || calls > most || (calls == most && text.size() < best->output.text.size())) {
         best = std::move(fitted);
         most = calls;
