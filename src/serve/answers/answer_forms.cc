@@ -96,7 +96,8 @@ constexpr CallForm kCallForms[] = {
                          .name_begin = "<function name=\"",
                          .key_begin = "<param name=\"",
                          .value_end = "</param>",
-                         .call_end = "</function>"}),
+                         .call_end = "</function>",
+                         .has_data = true}),
     // Kimi K3.
     WithAttributes("<|sep|>", {.in_template = {"<|open|>", "<|close|>", "<|sep|>"},
                                .open = "<|open|>tools<|sep|>",

@@ -48,6 +48,7 @@ struct CallForm {
   bool is_whole_answer = false;       // of kJson: without `open`, where an answer begins
   bool follows_prompt = false;        // the prompt ends with name_begin
   bool trims_lines = false;           // of kTagged: values stand on lines of their own
+  bool has_data = false;              // of kTagged: values may stand in <![CDATA[ ]]>
 };
 
 // Text of an answer that says nothing, where the template has `in_template`.

@@ -59,8 +59,9 @@ class AllowedTypes {
     } else if (const OrderedJson& type = field("type"); type.is_string()) {
       types_.insert(LowerCase(type.get<std::string>()));
     } else if (type.is_array()) {
-      for (const OrderedJson& one : type)
-        types_.insert(one.is_string() ? one.get<std::string>() : "");
+      for (const OrderedJson& one : type) {
+        types_.insert(one.is_string() ? LowerCase(one.get<std::string>()) : "");
+      }
     } else if (schema.contains("const")) {
       AddValue(schema["const"]);
     } else if (const OrderedJson& values = field("enum"); values.is_array() && !values.empty()) {

@@ -137,10 +137,9 @@ class TaggedCalls : public CallReader {
 
   // What stands around a value: a line's end, <![CDATA[.
   Result ReadValueForm(AnswerInput& in, CallSink& out) {
-    if (in.view().empty() && !in.is_finished()) return State::kMore;
     if (form().trims_lines) in.TakeMark("\n");
-    const Match data = in.TakeMark(kDataBegin);
-    if (data == Match::kPart) {
+    const Match data = form().has_data ? in.TakeMark(kDataBegin) : Match::kNo;
+    if (data == Match::kPart || (in.view().empty() && !in.is_finished())) {
       in.Restore();
       return State::kMore;
     }

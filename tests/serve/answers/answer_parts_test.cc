@@ -138,6 +138,10 @@ const std::vector<Case> kCases = {
      "Write <function=f x> or <function=>"},
     {"tags that are cut", kCoder, "<tool_call>\n<function=f>\n<parameter=text>\na </par",
      "«f {\"text\": \"a </par»"},
+    {"data that is text", kCoder,
+     "<tool_call>\n<function=f>\n<parameter=text>\n<![CDATA[a]]>\n</parameter>\n</function>\n"
+     "</tool_call>",
+     "«f {\"text\": \"<![CDATA[a]]>\"}»"},
     {"tags that break", kCoder, "<function=f><parameter=number>1</parameter>oops",
      "«f {\"number\": 1}»oops"},
     {"function without an end", kCoder,
