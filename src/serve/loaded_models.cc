@@ -370,7 +370,8 @@ GenerateOptions LoadedModels::SamplingOf(const fs::path& model_dir) const {
   return sampling;
 }
 
-// Equal fingerprints promise equal bits for equal tokens: program, kernels, weights, their form, adapter.
+// Equal fingerprints promise equal bits for equal tokens: program, kernels, weights, their form,
+// adapter.
 std::string LoadedModels::Fingerprint(const std::string& adapter) const {
   // Short prompts are read in another order where weights are prepacked.
   const WeightView& first = base_->weights.layers.front().linears.qkv.front().weight;
