@@ -50,6 +50,24 @@ HttpResponse WithHeaders(int status, const OrderedJson& body) {
   return response;
 }
 
+// A place in a template, "FILE:LINE:COLUMN: ", without the folder of the file, of which clients are
+// not told.
+std::string WithoutFolder(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (std::size_t colon = text.find(':'); colon != text.npos; colon = text.find(':', colon + 1)) {
+    const std::size_t line = text.find_first_not_of(kDigits, colon + 1);
+    if (line == text.npos || line == colon + 1 || text[line] != ':') continue;
+    const std::size_t column = text.find_first_not_of(kDigits, line + 1);
+    if (column == text.npos || column == line + 1 || text[column] != ':') continue;
+    const std::size_t before = text.rfind(": ", colon);
+    const std::size_t begin = before == text.npos ? 0 : before + 2;
+    const std::size_t folder = text.rfind('/', colon);
+    if (folder == text.npos || folder < begin) return text;
+    return text.substr(0, begin) + text.substr(folder + 1);
+  }
+  return text;
+}
+
 }  // namespace
 
 ApiError ContextExceeded(std::int64_t context_length, const std::string& found,
@@ -75,7 +93,7 @@ ApiError CaughtError(const std::string& fault) {
   } catch (const ApiError& error) {
     return error;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, error.what());
+    if (error.code() == ErrorCode::kInvalidInput) return ApiError(400, WithoutFolder(error.what()));
     detail = error.what();
   } catch (const std::exception& error) {
     detail = error.what();

@@ -70,7 +70,7 @@ std::int64_t DecaySteps(const TrainOptions& options, const Schedule& schedule) {
 // Rounded up, as transformers does; but the only step of a run is none, since its rate would be 0.
 std::int64_t WarmupSteps(const TrainOptions& options, std::int64_t total_steps) {
   if (options.warmup_steps > 0) return options.warmup_steps;
-  if (total_steps == 1 && options.warmup_ratio < 1) return 0;
+  if (total_steps == 1) return 0;
   return static_cast<std::int64_t>(
       std::ceil(options.warmup_ratio * static_cast<double>(total_steps)));
 }

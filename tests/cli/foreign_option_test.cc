@@ -294,6 +294,25 @@ TEST_F(ForeignOptionTest, VerbsHaveTheirOwnMeanings) {
   EXPECT_THAT(notes, ElementsAre("-c is not needed: the context is that of the model"));
 }
 
+// Of llama-server and vLLM.
+TEST_F(ForeignOptionTest, OptionsOfServers) {
+  const auto read = [](const Words& words, const char* ours) {
+    const std::unique_ptr<Verb> serve = MakeServeVerb();
+    OptionTable table;
+    serve->Declare(table);
+    Words notes;
+    ParseCommandLine(words, serve->text(), table, notes);
+    return table.Find(ours)->ToString();
+  };
+  for (const char* name : {"-c", "--ctx-size", "--max-model-len"}) {
+    EXPECT_EQ(read({"model", name, "64"}, "context_length"), "64") << name;
+  }
+  for (const char* name : {"-np", "--parallel", "--max-num-seqs"}) {
+    EXPECT_EQ(read({"model", name, "64"}, "max_sequences"), "64") << name;
+  }
+  EXPECT_EQ(read({"model", "--alias", "x", "--metrics"}, "served_model_name"), "x");
+}
+
 // The rest of what people type who know llama.cpp, mlx-lm or Unsloth.
 TEST_F(ForeignOptionTest, OtherPrograms) {
   const auto generate = [](const Words& words) {

@@ -78,6 +78,22 @@ class ScheduleOptionsTest : public TinyRunTest {
   }
 };
 
+// transformers rounds a ratio up, by which the only step of a run would have a rate of 0.
+TEST_F(ScheduleOptionsTest, TheOnlyStepOfARunTrains) {
+  const auto warmup = [&](std::int64_t steps, double ratio) {
+    const Schedule schedule = Of("cosine", [&](TrainOptions& o) {
+      o.max_steps = steps;
+      o.warmup_steps = 0;
+      o.warmup_ratio = ratio;
+    });
+    EXPECT_EQ(schedule.total_steps, steps);
+    return schedule.warmup_steps;
+  };
+  EXPECT_EQ(warmup(1, 0.03), 0);
+  EXPECT_EQ(warmup(1, 0.9), 0);
+  EXPECT_EQ(warmup(2, 0.03), 1);
+}
+
 // transformers: lr_end, power, min_lr, min_lr_rate, num_decay_steps and decay_type, of its
 // functions get_*_schedule.
 TEST_F(ScheduleOptionsTest, GiveTheRatesOfTransformers) {

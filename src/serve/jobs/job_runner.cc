@@ -151,7 +151,7 @@ void JobRunner::FailInside(std::unique_lock<std::mutex>& lock, JobEntry& entry,
   if (!lock.owns_lock()) lock.lock();
   jobs_.Log(entry.job, error.detail.empty() ? error.message : error.detail);
   // What it is on disk, the next server finds out.
-  if (IsDone(entry.job.status)) return;
+  if (IsDone(entry.job.status) || entry.job.status == JobStatus::kPaused) return;
   entry.job.status = JobStatus::kFailed;
   jobs_.Try(entry.job, [&] { Fail(lock, entry, {.code = error.code, .message = error.message}); });
 }

@@ -105,23 +105,6 @@ const std::shared_ptr<const AnswerForm>& FormOf(const ServedModel& model,
   return has_own ? model.tool_answers : model.answers;
 }
 
-namespace {
-
-// Errors: ApiError 400 without the folder of the template.
-PromptText Rendered(const ServedPrompts& prompts, const OrderedJson& conversation) {
-  try {
-    return prompts.OfConversation(conversation);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidInput) throw;
-    // "FILE:LINE:COLUMN: ...".
-    const std::string text = error.what();
-    const std::size_t folder = text.rfind('/', text.find(": "));
-    throw ApiError(400, folder == text.npos ? text : text.substr(folder + 1));
-  }
-}
-
-}  // namespace
-
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
   const AnswerForm& form = *FormOf(model, request);
   if (request.reads_calls && !HasCalls(form)) {
@@ -133,7 +116,7 @@ ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest&
   OrderedJson conversation = {{"messages", request.messages}};
   if (!request.tools.is_null()) conversation["tools"] = request.tools;
   if (!request.variables.is_null()) conversation["chat_template_kwargs"] = request.variables;
-  PromptText prompt = Rendered(*model.prompts, conversation);
+  PromptText prompt = model.prompts->OfConversation(conversation);
   const bool begins_with_thought = EndsInThought(form, prompt.text);
   if (!request.begin.empty() && begins_with_thought) {
     RefuseField("messages", fmt::format("an answer of model '{}' begins with a thought, so that "

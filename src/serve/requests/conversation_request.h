@@ -1,6 +1,5 @@
 // What chat completions, responses and messages ask alike: a conversation, tools, and how the
-// answer is read. Of what reads requests, the bodies
-// are in message_request.cc and response_request.cc.
+// answer is read. The readers of whole bodies are in message_request.cc and response_request.cc.
 #ifndef QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 #define QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 

@@ -151,8 +151,9 @@ void RefuseOthers(const RequestFields& body) {
     if (body.Has(name)) body.Refuse(name, kNotHere);
   }
   const OrderedJson* models = body.Find("fallbacks");
-  if (models != nullptr && models->is_array() && !models->empty())
+  if (models != nullptr && models->is_array() && !models->empty()) {
     body.Refuse("fallbacks", kNotHere);
+  }
   if (const auto context = body.Object("context_management")) {
     const OrderedJson* edits = context->List("edits");
     if (edits != nullptr && !edits->empty()) context->Refuse("edits", kNotHere);

@@ -17,11 +17,18 @@ namespace qlora {
 namespace {
 
 // A character that neither a token nor the text has, with which the spelling of a special token is
-// text: of private use, U+E000 or one behind it.
+// text: the first one of private use. Errors: ApiError 400 for a text with all of these.
 std::string MarkFor(std::string_view text) {
-  std::string mark = "\xEE\x80\x80";
-  while (text.find(mark) != text.npos && mark[2] != '\xBF') ++mark[2];
-  return mark;
+  constexpr char32_t kFirst = 0xE000;
+  constexpr char32_t kLast = 0xF8FF;
+  for (char32_t c = kFirst; c <= kLast; ++c) {
+    std::string mark;
+    AppendUtf8(c, &mark);
+    if (text.find(mark) == text.npos) return mark;
+  }
+  throw ApiError(400,
+                 "content: has all characters of private use, of which parse_special needs one",
+                 "content");
 }
 
 ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {

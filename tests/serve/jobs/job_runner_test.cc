@@ -173,11 +173,13 @@ TEST_F(JobRunnerTest, WhatAFullDiskRefusesHasNotHappened) {
   EXPECT_EQ(jobs_->Get(queued)["status"], "queued");
   // But a training ends.
   EXPECT_EQ(jobs_->Pause(first)["status"], "pausing");
-  while (running_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  WaitFor(first, "paused");
   std::filesystem::rename(runs_ / "other", runs_ / "jobs");
   gate_ = 1000;
   jobs_->Resume(paused);
   WaitFor(paused, "succeeded");
+  jobs_->Resume(first);
+  WaitFor(first, "succeeded");
 }
 
 // While the server still answers what it has begun.

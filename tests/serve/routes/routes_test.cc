@@ -34,6 +34,25 @@ TEST_F(RouteTableTest, PathsHaveValues) {
   }
 }
 
+// Whatever a route reads a template for.
+TEST_F(RouteTableTest, ClientsAreToldOfNoFolder) {
+  std::string text;
+  routes_.Add("GET", "/fault", [&](const HttpRequest&, const HttpReplyPtr&) {
+    throw Error(ErrorCode::kInvalidInput, text);
+  });
+  const std::pair<const char*, const char*> told[] = {
+      {"/a b/c.jinja:1:19: refuses x/y: z", "c.jinja:1:19: refuses x/y: z"},
+      {"chat: ../c.jinja:12:3: no", "chat: c.jinja:12:3: no"},
+      {"c.jinja:1:1: a/b", "c.jinja:1:1: a/b"},
+      {"tools: a/b at 1:2", "tools: a/b at 1:2"},
+      {"a: b/c: 10:20: d", "a: b/c: 10:20: d"},
+  };
+  for (const auto& [thrown, said] : told) {
+    text = thrown;
+    EXPECT_EQ(ErrorOf(*Ask("GET", "/fault"))["message"], said);
+  }
+}
+
 TEST_F(RouteTableTest, UnknownPathsAndMethodsSayWhatThereIs) {
   const auto unknown = Ask("POST", "/v1/no-such-route", "{}");
   EXPECT_EQ(unknown->response.status, 404);

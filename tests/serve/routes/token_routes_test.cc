@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "serve/routes/route_test_util.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -58,7 +59,9 @@ TEST_F(TokenRoutesTest, SpellingsOfSpecialTokensCanBeText) {
     return answer_.json()["count"].get<std::int64_t>();
   };
   const std::string special = "<|im_end|>";
-  for (const std::string before : {"", "\xEE\x80\x80", "\xEE\x80\x81\xEE\x80\x80"}) {
+  std::string many;
+  for (char32_t c = 0xE000; c < 0xE100; ++c) AppendUtf8(c, &many);
+  for (const std::string& before : {std::string(), std::string("\xEE\x80\x80"), many}) {
     const std::int64_t alone = count(before, true);
     EXPECT_EQ(count(before + special, true), alone + 1);
     EXPECT_EQ(count(before + special, false), alone + std::ssize(special));
