@@ -16,12 +16,14 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace qlora {
 
-// Notes from the construction to the end of the object, of which there is one at a time.
+// Notes from the construction to the end of the object, of which there is one at a time, of all
+// threads. What it notes is read when they have ended.
 class RecordedSyncs {
  public:
   RecordedSyncs() { Current() = this; }
@@ -55,12 +57,14 @@ class RecordedSyncs {
   }
 
   void OnSync(int fd) {
+    const std::lock_guard lock(mutex_);
     const std::filesystem::path path = "/proc/self/fd/" + std::to_string(fd);
     synced_[InodeOf(path)] = Content(path);
   }
   void OnName(const std::filesystem::path& path) {
     namespace fs = std::filesystem;
     if (fs::is_symlink(path)) return;
+    const std::lock_guard lock(mutex_);
     named_.push_back(path.string());
     Check(path);
     if (!fs::is_directory(path)) return;
@@ -90,6 +94,7 @@ class RecordedSyncs {
       unsynced_.push_back(path.string());
   }
 
+  std::mutex mutex_;
   std::map<ino_t, std::string> synced_;  // the content at the last sync
   std::vector<std::string> named_;
   std::vector<std::string> unsynced_;

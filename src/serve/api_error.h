@@ -53,7 +53,8 @@ auto OnDisk(const Work& work) {
 }
 
 // What is told of the exception that is being handled: ApiError as it is, InvalidInput as 400 (of a
-// template without the folder that it is in), and of others `fault` as 500, with their text, which may be of use to an attacker, as the detail.
+// template without the folder that it is in), and of others `fault` as 500, with their text, which
+// may be of use to an attacker, as the detail.
 ApiError CaughtError(const std::string& fault);
 
 // {"error": {"message", "type", "param", "code"}}
