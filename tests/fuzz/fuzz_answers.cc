@@ -136,7 +136,7 @@ class BaseAlone final : public ServedModels {
 // An answer that is held to a form can always go on, or end.
 void CheckChat(const ChatRequest& request) {
   constexpr int kMostBytes = 200;
-  Require(request.choices >= 1);
+  Require(request.answers.choices >= 1);
   if (request.generation.format.grammar == nullptr) return;
   GrammarReader reader(request.generation.format.grammar);
   GrammarReader::Position at = reader.begin();
