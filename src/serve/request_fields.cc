@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "base/text.h"
@@ -107,8 +108,11 @@ std::int64_t AsInteger(const OrderedJson& value, const std::string& path, std::i
 }
 
 double AsNumber(const OrderedJson& value, const std::string& path, double least, double most) {
-  const double number = value.is_number() ? value.get<double>() : 0;
-  if (!value.is_number() || !(number >= least && number <= most)) {
+  const std::string digits = DigitsOf(value);  // of an integer beyond 64 bits
+  const bool is_number = value.is_number() || !digits.empty();
+  const double number =
+      value.is_number() ? value.get<double>() : std::strtod(digits.c_str(), nullptr);
+  if (!is_number || !(number >= least && number <= most)) {
     RefuseType(value, path, RangeText(least, most, "a number"));
   }
   return number;

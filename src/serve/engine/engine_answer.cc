@@ -17,6 +17,8 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
+constexpr std::string_view kReplacement = "\uFFFD";  // of bytes that are no character
+
 constexpr const char* kNoToken = "no token of the model is left to go on with";
 
 }  // namespace
@@ -57,12 +59,16 @@ EngineRequest EngineAnswer::TakeRequest() {
         if (edit) edit(answer, logits);
         if (grammar) grammar->Apply(answer, logits);
         const bool has_token = *std::ranges::max_element(logits) != kForbidden;
-        if (!has_token) *fault = {kNoToken, grammar ? form.path : "logit_bias"};
+        if (!has_token && grammar && grammar->CanEnd()) {
+          fault->is_end = true;
+        } else if (!has_token) {
+          *fault = {kNoToken, grammar ? form.path : "logit_bias"};
+        }
       } catch (const Error& error) {
         *fault = {error.what(), form.path};
       }
     }
-    if (!fault->error.empty()) std::ranges::fill(logits, 0);
+    if (fault->is_end || !fault->error.empty()) std::ranges::fill(logits, 0);
   };
   return request;
 }
@@ -72,6 +78,10 @@ bool EngineAnswer::Add(const EngineToken& token) {
   if (!fault_->error.empty()) {
     end_.field = fault_->field;
     Fail(fault_->error);
+    return false;
+  }
+  if (fault_->is_end) {
+    Finish(StopReason::kEos);
     return false;
   }
   if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;
@@ -157,7 +167,13 @@ void EngineAnswer::Finish(StopReason reason) {
   end_.stop = stops_.found();
   if (stops_.found().empty()) {
     // What was held back because a character or a stop text might have followed.
-    std::string text = stops_.Add(stream_.Finish());
+    std::string rest = stream_.Finish();
+    // The beginning of a form, not half a character of it.
+    const bool is_cut = reason == StopReason::kContext || reason == StopReason::kMaxNewTokens;
+    if (is_cut && request_.format.grammar) {
+      while (rest.ends_with(kReplacement)) rest.resize(rest.size() - kReplacement.size());
+    }
+    std::string text = stops_.Add(rest);
     if (!stops_.found().empty()) {
       end_.reason = StopReason::kStopText;
       end_.stop = stops_.found();

@@ -54,6 +54,7 @@ class EngineAnswer {
   struct Fault {
     std::string error = {};
     std::string field = {};
+    bool is_end = false;  // none: a form is complete, and the model has no token for its end
   };
 
   // A token with the likeliest ones beside it.

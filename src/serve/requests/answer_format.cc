@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,12 +22,27 @@ namespace {
 
 constexpr std::string_view kOlderName = "output_format";
 
+// Refuses what is not read, such as a schema under another name: it would not be kept.
+void RefuseOthers(const RequestFields& format, std::initializer_list<std::string_view> read) {
+  for (const auto& [name, value] : format.json().items()) {
+    if (value.is_null() || std::ranges::count(read, name) != 0) continue;
+    format.Refuse(name, "is not read here; leave it out");
+  }
+}
+
 ByteGrammar GrammarOf(const RequestFields& format, const std::string& type) {
   // Other servers take a schema there, too.
-  if (type == "json_object" && !format.Has("schema")) return JsonObjectGrammar();
+  if (type == "json_object") {
+    RefuseOthers(format, {"type", "schema"});
+    if (!format.Has("schema")) return JsonObjectGrammar();
+  }
   // Chat completions have the schema in an object of its own.
-  const RequestFields holder =
-      format.Has("json_schema") ? format.NeedObject("json_schema") : format;
+  const bool is_apart = format.Has("json_schema");
+  if (is_apart) RefuseOthers(format, {"type", "json_schema"});
+  const RequestFields holder = is_apart ? format.NeedObject("json_schema") : format;
+  RefuseOthers(holder, {"type", "schema", "name", "description", "strict"});
+  for (const char* name : {"name", "description"}) holder.Text(name);
+  holder.Bool("strict");
   if (!holder.Has("schema")) holder.Refuse("schema", "is missing");
   return JsonSchemaGrammar(*holder.Find("schema"), holder.PathOf("schema"));
 }
@@ -66,7 +83,10 @@ AnswerGrammar ReadAnswerFormat(const RequestFields& holder, std::string_view fie
   const std::optional<RequestFields> format = holder.Object(field);
   if (!format) return {};
   const std::string type = format->NeedText("type");
-  if (type == "text") return {};
+  if (type == "text") {
+    RefuseOthers(*format, {"type"});
+    return {};
+  }
   if (type != "json_object" && type != "json_schema") {
     format->Refuse("type", fmt::format("expected text, json_object or json_schema, found '{}'",
                                        FirstBytes(type, 60)));

@@ -74,6 +74,7 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
   }
   OrderedJson made = {{"name", name}};
   if (const auto description = function.Text("description")) made["description"] = *description;
+  function.Bool("strict");
   const std::optional<RequestFields> schema = function.Object(schema_name);
   made["parameters"] = schema
                            ? schema->json()

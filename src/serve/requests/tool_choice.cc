@@ -50,14 +50,14 @@ ByteGrammar GrammarOfCalls(const CallForm& form, const ConversationRequest& requ
     if (!request.choice.name.empty() && tool["name"] != request.choice.name) continue;
     const std::string path = ItemPath("tools", i) + "." + request.schema_path;
     const GrammarState value =
-        JsonSchemaObject(grammar, tool["parameters"], path, builder.Literal("}", end));
+        JsonSchemaObject(grammar, tool["parameters"], path, builder.Literal("}", builder.end()));
     calls.push_back(builder.Literal(
         fmt::format("{{\"name\": {}, \"{}\": ", FormatJson(tool["name"]), arguments), value));
   }
   if (calls.empty()) {
     RefuseField(kField, fmt::format("there is no tool '{}'", FirstBytes(request.choice.name, 60)));
   }
-  const GrammarState call = builder.Either(std::move(calls));
+  const GrammarState call = grammar.Nested(builder.Either(std::move(calls)), end);
   const std::string open = form.open.empty() ? "" : std::string(form.open) + "\n";
   return grammar.Finish(builder.Literal(open, call));
 }

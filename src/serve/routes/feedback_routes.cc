@@ -17,7 +17,7 @@ AnswerMark ReadMark(const RequestFields& body) {
   return AnswerMark::kEdited;
 }
 
-void Mark(Server& server, const HttpRequest& http, HttpReply& reply) {
+OrderedJson Mark(Server& server, const HttpRequest& http) {
   if (server.request_log == nullptr) {
     throw ApiError(404, "this server keeps no marks: start it with --log_requests DIR");
   }
@@ -33,15 +33,14 @@ void Mark(Server& server, const HttpRequest& http, HttpReply& reply) {
     body.Refuse("edited", "needs \"mark\": \"edited\"");
   }
   server.request_log->Mark(id, body.Integer("choice", 0).value_or(0), mark, edited);
-  SendJson(reply, {{"id", id}, {"object", "feedback"}, {"mark", body.NeedText("mark")}});
+  return {{"id", id}, {"object", "feedback"}, {"mark", body.NeedText("mark")}};
 }
 
 }  // namespace
 
 void AddFeedbackRoutes(RouteTable& table, Server& server) {
-  table.Add("POST", "/v1/feedback", [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
-    Mark(server, http, *reply);
-  });
+  table.AddJson("POST", "/v1/feedback",
+                [&server](const HttpRequest& http) { return Mark(server, http); });
 }
 
 }  // namespace qlora

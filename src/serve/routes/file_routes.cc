@@ -93,24 +93,23 @@ OrderedJson List(const HttpRequest& request, const FileStore& files) {
 
 void AddFileRoutes(RouteTable& table, Server& server) {
   const auto jobs = [&server]() -> FineTuning& { return JobsOf(server); };
-  table.Add("POST", "/v1/files", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, OnDisk([&] { return Upload(request, jobs()); }));
+  table.AddJson("POST", "/v1/files", [=](const HttpRequest& request) {
+    return OnDisk([&] { return Upload(request, jobs()); });
   });
-  table.Add("GET", "/v1/files", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, List(request, jobs().files()));
-  });
-  table.Add("GET", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, ToJson(jobs().files().Get(request.values.at("id"))));
+  table.AddJson("GET", "/v1/files",
+                [=](const HttpRequest& request) { return List(request, jobs().files()); });
+  table.AddJson("GET", "/v1/files/{id}", [=](const HttpRequest& request) {
+    return ToJson(jobs().files().Get(request.values.at("id")));
   });
   table.Add("GET", "/v1/files/{id}/content",
             [=](const HttpRequest& request, const HttpReplyPtr& reply) {
               const auto bytes = jobs().files().BytesOf(request.values.at("id"));
               reply->Send({.type = "application/octet-stream", .file = bytes.string()});
             });
-  table.Add("DELETE", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
+  table.AddJson("DELETE", "/v1/files/{id}", [=](const HttpRequest& request) -> OrderedJson {
     const std::string& id = request.values.at("id");
     OnDisk([&] { jobs().RemoveFile(id); });
-    SendJson(*reply, {{"id", id}, {"object", "file"}, {"deleted", true}});
+    return {{"id", id}, {"object", "file"}, {"deleted", true}};
   });
 }
 

@@ -58,19 +58,18 @@ FineTuning& JobsOf(Server& server) {
 
 void AddJobRoutes(RouteTable& table, Server& server) {
   const std::string jobs = "/v1/fine_tuning/jobs";
-  table.Add("POST", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, OnDisk([&] { return JobsOf(server).Create(ParseBody(request)); }));
+  table.AddJson("POST", jobs, [&server](const HttpRequest& request) {
+    return OnDisk([&] { return JobsOf(server).Create(ParseBody(request)); });
   });
-  table.Add("GET", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request),
-                                         AsksForNoMetadata(request)));
+  table.AddJson("GET", jobs, [&server](const HttpRequest& request) {
+    return JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request),
+                               AsksForNoMetadata(request));
   });
   const auto add = [&](const char* method, const char* action, Answer answer) {
-    table.Add(method, jobs + "/{id}" + action,
-              [&server, answer](const HttpRequest& request, const HttpReplyPtr& reply) {
-                const std::string& id = request.values.at("id");
-                SendJson(*reply, OnDisk([&] { return answer(JobsOf(server), id, request); }));
-              });
+    table.AddJson(method, jobs + "/{id}" + action, [&server, answer](const HttpRequest& request) {
+      const std::string& id = request.values.at("id");
+      return OnDisk([&] { return answer(JobsOf(server), id, request); });
+    });
   };
   add("GET", "", Get);
   add("POST", "/cancel", Cancel);

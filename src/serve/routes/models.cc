@@ -87,15 +87,14 @@ void UnloadAdapter(Server& server, const HttpRequest& http, HttpReply& reply) {
 }  // namespace
 
 void AddModelRoutes(RouteTable& table, Server& server) {
-  table.Add("GET", "/v1/models", [&server](const HttpRequest&, const HttpReplyPtr& reply) {
+  table.AddJson("GET", "/v1/models", [&server](const HttpRequest&) -> OrderedJson {
     OrderedJson list = OrderedJson::array();
     for (const ServedModelPtr& model : server.models.All()) list.push_back(ModelJson(*model));
-    SendJson(*reply, {{"object", "list"}, {"data", std::move(list)}});
+    return {{"object", "list"}, {"data", std::move(list)}};
   });
-  table.Add("GET", "/v1/models/{id}",
-            [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
-              SendJson(*reply, ModelJson(*server.models.Find(http.values.at("id"))));
-            });
+  table.AddJson("GET", "/v1/models/{id}", [&server](const HttpRequest& http) {
+    return ModelJson(*server.models.Find(http.values.at("id")));
+  });
   table.AddSlow("POST", "/v1/load_lora_adapter",
                 [&server](const HttpRequest& http) { return LoadAdapter(server, http); });
   table.Add("POST", "/v1/unload_lora_adapter",

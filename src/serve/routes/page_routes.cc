@@ -80,13 +80,10 @@ void AddPageRoutes(RouteTable& table, Server& server) {
   AddText(table, "/", "text/html; charset=utf-8", kServeHtml);
   AddText(table, "/serve.css", "text/css; charset=utf-8", kServeCss);
   AddText(table, "/serve.js", "text/javascript; charset=utf-8", kServeScript);
-  table.Add("GET", "/page.json", [&server](const HttpRequest&, const HttpReplyPtr& reply) {
-    SendJson(*reply,
-             {{"runs", !server.options.runs.empty()}, {"marks", server.request_log != nullptr}});
+  table.AddJson("GET", "/page.json", [&server](const HttpRequest&) -> OrderedJson {
+    return {{"runs", !server.options.runs.empty()}, {"marks", server.request_log != nullptr}};
   });
-  table.Add("GET", "/runs", [&server](const HttpRequest&, const HttpReplyPtr& reply) {
-    SendJson(*reply, ListRuns(server));
-  });
+  table.AddJson("GET", "/runs", [&server](const HttpRequest&) { return ListRuns(server); });
   table.Add("GET", "/runs/{name}/data.json",
             [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
               reply->Send({.body = ReadRunLogs(RunFolder(server, http.values.at("name")))});

@@ -140,6 +140,14 @@ void RouteTable::Add(std::string method, std::string path, Route route) {
   entries_.push_back({std::move(method), std::move(path), std::move(route), Pace::kUsual});
 }
 
+void RouteTable::AddJson(std::string method, std::string path,
+                         std::function<OrderedJson(const HttpRequest& request)> answer) {
+  Add(std::move(method), std::move(path),
+      [answer = std::move(answer)](const HttpRequest& request, const HttpReplyPtr& reply) {
+        SendJson(*reply, answer(request));
+      });
+}
+
 void RouteTable::AddQuick(std::string method, std::string path, Route route) {
   entries_.push_back({std::move(method), std::move(path), std::move(route), Pace::kQuick});
 }
@@ -242,9 +250,7 @@ bool HasLeft(HttpReply& reply) {
   return counted != nullptr && counted->has_left();
 }
 
-void SendJson(HttpReply& reply, const OrderedJson& json, int status) {
-  reply.Send({.status = status, .body = FormatJson(json)});
-}
+void SendJson(HttpReply& reply, const OrderedJson& json) { reply.Send({.body = FormatJson(json)}); }
 
 void AddRoutes(RouteTable& table, Server& server) {
   AddStatusRoutes(table, server);

@@ -27,6 +27,9 @@ class RouteTable {
   // path: "/v1/files/{id}/content"; HttpRequest::values has what stands for {id}, which is not
   // empty and has no slash.
   void Add(std::string method, std::string path, Route route);
+  // Answers with the JSON that `answer` returns.
+  void AddJson(std::string method, std::string path,
+               std::function<OrderedJson(const HttpRequest& request)> answer);
   // Answers on the thread of the caller, whatever the workers do; the route must not wait.
   void AddQuick(std::string method, std::string path, Route route);
   // Answers with what `work` returns, on a worker, one request of all such routes at a time; others
@@ -68,7 +71,7 @@ void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& n
 bool HasLeft(HttpReply& reply);
 
 // Answers with JSON.
-void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
+void SendJson(HttpReply& reply, const OrderedJson& json);
 
 // The jobs of a server. Errors: ApiError 404 for one without a folder for them.
 FineTuning& JobsOf(Server& server);

@@ -78,7 +78,7 @@ OrderedJson PieceJson(const std::string& bytes) {
   return list;
 }
 
-void Tokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
+OrderedJson Tokenize(const Server& server, const HttpRequest& http) {
   const OrderedJson json = ParseBody(http);
   const RequestFields body(json);
   const ServedModelPtr model = ModelOf(body, server);
@@ -95,35 +95,35 @@ void Tokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
       tokens.push_back({{"id", id}, {"piece", PieceJson(TokenBytes(*model->tokenizer, id))}});
     }
   }
-  SendJson(reply, {{"tokens", std::move(tokens)},
-                   {"count", ids.size()},
-                   {"max_model_len", model->context_length}});
+  return {{"tokens", std::move(tokens)},
+          {"count", ids.size()},
+          {"max_model_len", model->context_length}};
 }
 
-void Detokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
+OrderedJson Detokenize(const Server& server, const HttpRequest& http) {
   const OrderedJson json = ParseBody(http);
   const RequestFields body(json);
   const ServedModelPtr model = ModelOf(body, server);
   const std::vector<std::int32_t> ids =
       AsTokenIds(body.NeedList("tokens"), "tokens", model->tokenizer->vocab_size());
-  SendJson(reply, {{"content", model->tokenizer->Decode(ids, false)}});
+  return {{"content", model->tokenizer->Decode(ids, false)}};
+}
+
+OrderedJson ApplyTemplate(const Server& server, const HttpRequest& http) {
+  const OrderedJson json = ParseBody(http);
+  const RequestFields body(json);
+  return {{"prompt", ReadConversation(body, *ModelOf(body, server)).text}};
 }
 
 }  // namespace
 
 void AddTokenRoutes(RouteTable& table, Server& server) {
-  table.Add("POST", "/tokenize", [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
-    Tokenize(server, http, *reply);
-  });
-  table.Add("POST", "/detokenize", [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
-    Detokenize(server, http, *reply);
-  });
-  table.Add("POST", "/apply-template",
-            [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
-              const OrderedJson json = ParseBody(http);
-              const RequestFields body(json);
-              SendJson(*reply, {{"prompt", ReadConversation(body, *ModelOf(body, server)).text}});
-            });
+  table.AddJson("POST", "/tokenize",
+                [&server](const HttpRequest& http) { return Tokenize(server, http); });
+  table.AddJson("POST", "/detokenize",
+                [&server](const HttpRequest& http) { return Detokenize(server, http); });
+  table.AddJson("POST", "/apply-template",
+                [&server](const HttpRequest& http) { return ApplyTemplate(server, http); });
 }
 
 }  // namespace qlora

@@ -41,9 +41,9 @@ std::vector<bool> OnCycles(Edges to) {
   return on_cycles;
 }
 
-// The rules that each rule calls. first: before it reads a byte alone; no rule is empty, so that
-// nothing behind a call is reached without one.
-Edges CallsOf(const ByteGrammar& grammar, bool first) {
+// The rules that each rule calls before it reads a byte. No rule is empty, so that nothing behind a
+// call is reached without one.
+Edges FirstCalls(const ByteGrammar& grammar) {
   Edges calls(grammar.rules.size());
   std::vector<GrammarRule> seen(grammar.states.size());  // by which rule, last, from 1
   for (GrammarRule rule = 0; rule < grammar.rules.size(); ++rule) {
@@ -57,8 +57,6 @@ Edges CallsOf(const ByteGrammar& grammar, bool first) {
       if (state.kind == Kind::kEither) {
         const std::vector<GrammarState>& choices = grammar.choices[state.what];
         open.insert(open.end(), choices.begin(), choices.end());
-      } else if (state.kind != Kind::kEnd && !first) {
-        open.push_back(state.next);
       }
     }
   }
@@ -137,12 +135,8 @@ GrammarState GrammarBuilder::Call(GrammarRule rule, GrammarState next) {
 }
 
 ByteGrammar GrammarBuilder::Finish(GrammarState begin) {
-  if (std::ranges::count(OnCycles(CallsOf(grammar_, /*first=*/true)), true) != 0) {
+  if (std::ranges::count(OnCycles(FirstCalls(grammar_)), true) != 0) {
     throw Error(ErrorCode::kInvalidInput, "a schema refers to itself alone");
-  }
-  const std::vector<bool> on_cycles = OnCycles(CallsOf(grammar_, /*first=*/false));
-  for (GrammarRule rule = 0; rule < grammar_.rules.size(); ++rule) {
-    grammar_.nests[rule] = grammar_.nests[rule] && on_cycles[rule];
   }
   FindDepths();
   if (grammar_.depths[begin] > ByteGrammar::kMostDepth) {

@@ -41,7 +41,7 @@ struct ByteGrammar {
   std::vector<ByteSet> sets;
   std::vector<std::vector<GrammarState>> choices;
   std::vector<GrammarState> rules;  // where each begins
-  std::vector<bool> nests;          // of rules: their calls are counted, as NewRule says
+  std::vector<bool> nests;          // of rules: calls within each other are counted
   // Of states: how many rules that nest stand in each other, at least, up to the end of its rule.
   std::vector<std::uint32_t> depths;
   GrammarState begin = 0;
@@ -84,8 +84,7 @@ class GrammarBuilder {
     return again;
   }
 
-  // A rule may be called before it is set. nests: its calls are counted, where it leads back to
-  // itself or stands between rules that do; each way back has such a rule.
+  // A rule may be called before it is set. nests: calls of it within each other are counted.
   GrammarRule NewRule(bool nests = false);
   void SetRule(GrammarRule rule, GrammarState begin) { grammar_.rules[rule] = begin; }
   GrammarState Call(GrammarRule rule, GrammarState next);

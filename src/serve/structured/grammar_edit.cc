@@ -19,13 +19,16 @@ GrammarEdit::GrammarEdit(AnswerGrammar form, std::vector<std::int32_t> ends, std
       ends_(std::move(ends)),
       most_work_(most_work),
       reader_(form_.grammar),
-      position_(reader_.begin()) {}
+      position_(reader_.begin()) {
+  if (!form_.begins_behind.empty()) passing_ = form_.texts->Passing(form_.begins_behind.back());
+}
 
 void GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> logits) {
   reader_.LimitWork(most_work_);
   for (; read_ < answer.size(); ++read_) Read(answer[read_]);
   if (!form_.begins_behind.empty()) {
     for (const std::int32_t end : ends_) logits[end] = kNever;
+    ForbidWrongBegins(logits);
     return;
   }
   const std::vector<bool>& mask = Mask();
@@ -34,6 +37,27 @@ void GrammarEdit::Apply(std::span<const std::int32_t> answer, std::span<float> l
     // An end need not be special: its text is none of the form.
     const bool is_end = std::ranges::count(ends_, static_cast<std::int32_t>(token)) != 0;
     if (!(is_end ? can_end : mask[token])) logits[token] = kNever;
+  }
+}
+
+bool GrammarEdit::CanEnd() const {
+  return form_.begins_behind.empty() && reader_.CanEnd(position_);
+}
+
+// Of tokens that end what the form stands behind, and have more.
+void GrammarEdit::ForbidWrongBegins(std::span<float> logits) {
+  const std::string& mark = form_.begins_behind;
+  const std::size_t shared = std::min(before_.size(), mark.size() - 1);
+  for (const std::int32_t token : passing_) {
+    std::string text = before_.substr(before_.size() - shared);
+    text += form_.texts->Of(token);
+    const std::size_t at = text.find(mark);
+    if (at == std::string::npos) continue;
+    GrammarReader::Position position = reader_.begin();
+    for (std::size_t i = at + mark.size(); i < text.size(); ++i) {
+      position = reader_.Next(position, static_cast<unsigned char>(text[i]));
+    }
+    if (position == GrammarReader::kNowhere) logits[token] = kNever;
   }
 }
 

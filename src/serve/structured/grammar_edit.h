@@ -28,6 +28,9 @@ class GrammarEdit {
   // a grammar that takes too much work here, for which others would wait.
   void Apply(std::span<const std::int32_t> answer, std::span<float> logits);
 
+  // True where the form has come to an end, whether or not it may go on.
+  bool CanEnd() const;
+
   // Bytes that one takes, at most, about.
   static std::size_t MostBytes(std::int64_t vocabulary) {
     return kMostBytes + kMostMasks * static_cast<std::size_t>(vocabulary) / 8;
@@ -39,6 +42,7 @@ class GrammarEdit {
   static constexpr std::size_t kMostMasks = 64;
 
   void Read(std::int32_t token);
+  void ForbidWrongBegins(std::span<float> logits);
   const std::vector<bool>& Mask();
 
   AnswerGrammar form_;
@@ -47,8 +51,9 @@ class GrammarEdit {
   GrammarReader reader_;
   GrammarReader::Position position_;
   std::map<GrammarReader::Position, std::vector<bool>> masks_;
-  std::size_t read_ = 0;  // tokens of the answer
-  std::string before_;    // the answer so far, until form_.begins_behind was found
+  std::size_t read_ = 0;               // tokens of the answer
+  std::string before_;                 // the answer so far, until form_.begins_behind was found
+  std::vector<std::int32_t> passing_;  // tokens that may have its end, and more
 };
 
 }  // namespace qlora

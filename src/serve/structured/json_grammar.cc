@@ -56,10 +56,7 @@ class SameLength {
 }  // namespace
 
 JsonGrammar::JsonGrammar()
-    : space_(builder_.NewRule()),
-      character_(builder_.NewRule()),
-      any_(builder_.NewRule()),
-      nested_(builder_.NewRule(/*nests=*/true)) {
+    : space_(builder_.NewRule()), character_(builder_.NewRule()), any_(builder_.NewRule()) {
   const GrammarState end = builder_.end();
   const auto indent = [this](GrammarState next) { return builder_.OneOf(AnyByteOf(" \t"), next); };
   builder_.SetRule(
@@ -67,12 +64,10 @@ JsonGrammar::JsonGrammar()
       builder_.Either({builder_.Literal(" ", end),
                        builder_.Literal("\n", builder_.Repeat(0, kMostIndent, indent, end))}));
   builder_.SetRule(character_, Character(end));
-  builder_.SetRule(nested_, builder_.Either({AnyObject(end), Array(any_, {}, end)}));
-  // Where no value may be nested any more, others still may stand.
-  builder_.SetRule(any_,
-                   builder_.Either({builder_.Call(nested_, end), String({}, end), Number(end),
-                                    builder_.Literal("true", end), builder_.Literal("false", end),
-                                    builder_.Literal("null", end)}));
+  builder_.SetRule(
+      any_, builder_.Either({AnyObject(end), Array(any_, {}, end), String({}, end), Number(end),
+                             builder_.Literal("true", end), builder_.Literal("false", end),
+                             builder_.Literal("null", end)}));
 }
 
 GrammarState JsonGrammar::Any(GrammarState next) { return builder_.Call(any_, next); }
@@ -117,7 +112,7 @@ GrammarState JsonGrammar::Integer(Bounds bounds, GrammarState next) {
 }
 
 GrammarState JsonGrammar::Array(GrammarRule item, Lengths lengths, GrammarState next) {
-  const GrammarState close = Space(builder_.Literal("]", next));
+  const GrammarState close = Space(builder_.Literal("]", builder_.end()));
   const auto further = [&](GrammarState then) { return Comma(builder_.Call(item, then)); };
   const std::int64_t least = std::max<std::int64_t>(lengths.least - 1, 0);
   GrammarState items = close;
@@ -130,11 +125,11 @@ GrammarState JsonGrammar::Array(GrammarRule item, Lengths lengths, GrammarState 
     items = builder_.Call(item, items);
     if (lengths.least == 0) items = builder_.Either({items, close});
   }
-  return builder_.Literal("[", Space(items));
+  return Nested(builder_.Literal("[", Space(items)), next);
 }
 
 GrammarState JsonGrammar::Object(const std::vector<Property>& properties, GrammarState next) {
-  const GrammarState close = Space(builder_.Literal("}", next));
+  const GrammarState close = Space(builder_.Literal("}", builder_.end()));
   // What comes from a property on, where one stands before it, and where none does.
   GrammarState behind_other = close;
   GrammarState first = close;
@@ -145,17 +140,23 @@ GrammarState JsonGrammar::Object(const std::vector<Property>& properties, Gramma
     first = at->is_required ? member : builder_.Either({member, first});
     behind_other = at->is_required ? further : builder_.Either({further, behind_other});
   }
-  return builder_.Literal("{", Space(first));
+  return Nested(builder_.Literal("{", Space(first)), next);
 }
 
 GrammarState JsonGrammar::Map(GrammarRule value, GrammarState next) {
-  const GrammarState close = Space(builder_.Literal("}", next));
+  const GrammarState close = Space(builder_.Literal("}", builder_.end()));
   const auto member = [&](GrammarState then) {
     return String({}, builder_.Literal(":", Space(builder_.Call(value, then))));
   };
   const auto further = [&](GrammarState then) { return Comma(member(then)); };
   const GrammarState members = member(builder_.RepeatAny(further, close));
-  return builder_.Literal("{", Space(builder_.Either({members, close})));
+  return Nested(builder_.Literal("{", Space(builder_.Either({members, close}))), next);
+}
+
+GrammarState JsonGrammar::Nested(GrammarState inside, GrammarState next) {
+  const GrammarRule rule = builder_.NewRule(/*nests=*/true);
+  builder_.SetRule(rule, inside);
+  return builder_.Call(rule, next);
 }
 
 ByteGrammar JsonGrammar::Finish(GrammarState begin) {

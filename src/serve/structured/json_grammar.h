@@ -44,6 +44,10 @@ class JsonGrammar {
   // Members of any name.
   GrammarState Map(GrammarRule value, GrammarState next);
 
+  // What stands between brackets, from the first to the last, which counts as one level of depth;
+  // and what follows. inside: up to builder().end().
+  GrammarState Nested(GrammarState inside, GrammarState next);
+
   // White space may stand before the text. Errors: as GrammarBuilder::Finish.
   ByteGrammar Finish(GrammarState begin);
 
@@ -60,7 +64,6 @@ class JsonGrammar {
   GrammarRule space_;
   GrammarRule character_;
   GrammarRule any_;
-  GrammarRule nested_;  // an object or a list
 };
 
 }  // namespace qlora

@@ -24,6 +24,7 @@ namespace {
 constexpr std::int64_t kMostLength = 1000;
 constexpr std::size_t kMostConstantBytes = 4096;
 constexpr int kMostDepth = 64;
+constexpr std::size_t kMostPathBytes = 1000;  // which is written for each value of the schema
 
 // Keywords that say nothing of a value.
 constexpr std::string_view kNotes[] = {
@@ -63,6 +64,7 @@ bool HasType(const OrderedJson& value, std::string_view type) {
   if (type == "string") return value.is_string();
   if (type == "boolean") return value.is_boolean();
   if (type == "null") return value.is_null();
+  if (!DigitsOf(value).empty()) return true;  // an integer beyond 64 bits
   if (type == "number" || value.is_number_integer()) return value.is_number();
   return value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>();
 }
@@ -74,6 +76,25 @@ class SchemaCompiler {
 
   GrammarState Compile(GrammarState next) { return Value(root_, path_, next); }
 
+  // Refuses a schema that allows more than objects, or leaves open whether it does.
+  void CheckObject() const {
+    const OrderedJson* at = &root_;
+    for (int depth = 0; depth < kMostDepth && at != nullptr; ++depth) {
+      const RequestFields schema(*at, path_);
+      const OrderedJson* parts = schema.List("allOf", 1, kMostLength);
+      if (schema.Has("$ref")) {
+        at = FindReference(root_, schema.NeedText("$ref"));
+      } else if (parts != nullptr) {
+        at = &parts->front();
+      } else if (TypesOf(schema) == Types{"object"}) {
+        return;
+      } else {
+        break;
+      }
+    }
+    RefuseField(path_, "expected a schema of type object, as arguments of a call are");
+  }
+
  private:
   using Types = std::vector<std::string_view>;
 
@@ -81,7 +102,12 @@ class SchemaCompiler {
   GrammarState Value(const OrderedJson& schema, const std::string& path, GrammarState next) {
     if (schema == OrderedJson(true)) return grammar_.Any(next);
     const RequestFields fields(schema, path);
-    if (++depth_ > kMostDepth) RefuseField(path, "the schema is too deep");
+    if (++depth_ > kMostDepth || path.size() > kMostPathBytes) {
+      RefuseField(std::string(FirstBytes(path, kMostPathBytes)), "the schema is too deep");
+    }
+    if (&schema != &root_ && fields.Has("$id")) {
+      fields.Refuse("$id", "is kept at the root alone, because $ref is read from there");
+    }
     const GrammarState begin = ValueOf(fields, next);
     --depth_;
     return begin;
@@ -136,7 +162,7 @@ class SchemaCompiler {
       schema.Refuse("$ref", fmt::format("'{}' is no place of this schema, such as #/$defs/NAME",
                                         FirstBytes(target, 100)));
     }
-    const GrammarRule rule = grammar_.builder().NewRule(/*nests=*/true);
+    const GrammarRule rule = grammar_.builder().NewRule();
     references_.emplace(target, rule);
     grammar_.builder().SetRule(rule,
                                Value(*found, path_ + target.substr(1), grammar_.builder().end()));
@@ -168,7 +194,9 @@ class SchemaCompiler {
       return grammar_.String(Lengths(schema, "minLength", "maxLength"), next);
     }
     if (type == "number") return grammar_.Number(next);
-    if (type == "integer") return grammar_.Integer(Bounds(schema), next);
+    if (type == "integer") {
+      return AtField(schema.path(), [&] { return grammar_.Integer(Bounds(schema), next); });
+    }
     if (type == "null") return grammar_.builder().Literal("null", next);
     return grammar_.builder().Either(
         {grammar_.builder().Literal("true", next), grammar_.builder().Literal("false", next)});
@@ -177,6 +205,7 @@ class SchemaCompiler {
   GrammarState Object(const RequestFields& schema, GrammarState next) {
     const OrderedJson* others = schema.Find("additionalProperties");
     const bool has_others = others == nullptr || *others != OrderedJson(false);
+    if (others != nullptr && !others->is_boolean()) schema.Object("additionalProperties");
     const std::optional<RequestFields> named = schema.Object("properties");
     std::vector<std::string> required;
     if (const OrderedJson* list = schema.List("required", 0, kMostLength)) {
@@ -314,7 +343,11 @@ ByteGrammar JsonObjectGrammar() {
 GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
                               const std::string& path, GrammarState next) {
   if (HasNotesAlone(schema)) return grammar.AnyObject(next);
-  return AtField(path, [&] { return SchemaCompiler(grammar, schema, path).Compile(next); });
+  return AtField(path, [&] {
+    SchemaCompiler compiler(grammar, schema, path);
+    compiler.CheckObject();
+    return compiler.Compile(next);
+  });
 }
 
 ByteGrammar JsonSchemaGrammar(const OrderedJson& schema, const std::string& path) {

@@ -27,7 +27,8 @@ namespace qlora {
 ByteGrammar JsonObjectGrammar();
 
 // The arguments of a call, by their schema, and what follows, within a larger grammar. Of a schema
-// that says nothing of a value they are any object. Errors: as JsonSchemaGrammar.
+// that says nothing of a value they are any object. Errors: as JsonSchemaGrammar, and for a schema
+// whose type is not object.
 GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
                               const std::string& path, GrammarState next);
 

@@ -40,6 +40,15 @@ TokenTexts::TokenTexts(const Tokenizer& tokenizer, std::int64_t vocabulary) : te
   }
 }
 
+std::vector<std::int32_t> TokenTexts::Passing(char byte) const {
+  std::vector<std::int32_t> tokens;
+  for (std::size_t token = 0; token < texts_.size(); ++token) {
+    const std::size_t at = texts_[token].find(byte);
+    if (at < texts_[token].size() - 1) tokens.push_back(static_cast<std::int32_t>(token));
+  }
+  return tokens;
+}
+
 std::vector<bool> TokenTexts::Allowed(GrammarReader& reader,
                                       GrammarReader::Position position) const {
   std::vector<bool> allowed(texts_.size());

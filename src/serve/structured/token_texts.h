@@ -22,6 +22,8 @@ class TokenTexts {
   // Of special tokens their names, which are never allowed.
   std::string_view Of(std::int32_t token) const { return texts_[token]; }
 
+  // The tokens whose text goes on behind such a byte.
+  std::vector<std::int32_t> Passing(char byte) const;
   // One bit for each token: whether a text at the position may go on with it. Errors: those of the
   // reader.
   std::vector<bool> Allowed(GrammarReader& reader, GrammarReader::Position position) const;
