@@ -345,8 +345,9 @@ GrammarState JsonSchemaObject(JsonGrammar& grammar, const OrderedJson& schema,
   if (HasNotesAlone(schema)) return grammar.AnyObject(next);
   return AtField(path, [&] {
     SchemaCompiler compiler(grammar, schema, path);
+    const GrammarState begin = compiler.Compile(next);
     compiler.CheckObject();
-    return compiler.Compile(next);
+    return begin;
   });
 }
 

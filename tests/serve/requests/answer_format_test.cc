@@ -45,8 +45,6 @@ class AnswerFormatTest : public RoutesTest {
 
 TEST_F(AnswerFormatTest, EachInterfaceHasItsName) {
   const Json schema = {{"type", "json_schema"},
-                       {"name", "s"},
-                       {"schema", {{"type", "null"}}},
                        {"json_schema", {{"name", "s"}, {"schema", {{"type", "null"}}}}}};
   const std::vector<std::pair<std::string, Json>> forms = {
       {"response_format", {{"response_format", schema}}},
@@ -115,6 +113,25 @@ TEST_F(AnswerFormatTest, NoFormIsNone) {
           Json{{"grammar", ""}}}) {
       EXPECT_EQ(With(of, fields)->response.status, 200) << of.path << fields;
       EXPECT_EQ(service_.requests.at(0).format.grammar, nullptr);
+    }
+  }
+}
+
+// A schema that is not read would be a promise that is not kept.
+TEST_F(AnswerFormatTest, WhatIsNotReadIsRefused) {
+  const Json schema = {{"type", "object"}, {"properties", Json::object()}};
+  for (const Json& format : {Json{{"type", "json_object"}, {"value", schema}},
+                             Json{{"type", "json_object"}, {"json_schema", {{"schema", schema}}}},
+                             Json{{"type", "text"}, {"schema", schema}},
+                             Json{{"type", "json_schema"}, {"schema", schema}, {"strict", "yes"}},
+                             Json{{"type", "json_schema"}, {"schema", schema}, {"name", 5}},
+                             Json{{"type", "json_schema"}, {"schema", schema}, {"pattern", "a"}}}) {
+    for (const Interface& of : Interfaces()) {
+      Json fields = {{of.own, format}};
+      if (const std::size_t dot = of.own.find('.'); dot != std::string::npos) {
+        fields = {{of.own.substr(0, dot), {{of.own.substr(dot + 1), format}}}};
+      }
+      EXPECT_EQ(With(of, fields)->response.status, 400) << of.path << fields;
     }
   }
 }

@@ -2,6 +2,7 @@
 // follow.
 #include "serve/structured/json_schema_grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -157,6 +158,11 @@ TEST(JsonSchemaGrammar, RefusesByName) {
       {R"({"properties": {}, "required": ["a"], "additionalProperties": false})",
        "schema.required"},
       {R"({"items": {"maxLength": -1}})", "schema.items.maxLength"},
+      {R"({"items": {"type": "integer", "minimum": 3, "maximum": 2}})", "schema.items"},
+      {R"({"properties": {}, "additionalProperties": 5})", "schema.additionalProperties"},
+      // Where $id begins another schema, references would be read from there.
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"$id": "https://example.org", "type": "null"}}})",
+       "schema/$defs/a.$id"},
   };
   for (const auto& [schema, param] : cases) {
     try {
@@ -181,6 +187,38 @@ TEST(JsonSchemaGrammar, ArgumentsOfACallAreAnObject) {
     GrammarReader reader(std::make_shared<const ByteGrammar>(grammar.Finish(begin)));
     EXPECT_TRUE(Has(reader, R"({"a":1}})")) << schema;
     for (const char* other : {"5}", "null}", "[]}"}) EXPECT_FALSE(Has(reader, other)) << schema;
+  }
+}
+
+TEST(JsonSchemaGrammar, ArgumentsOfOtherTypesAreRefused) {
+  for (const char* schema :
+       {R"({"type": "string"})", R"({"type": ["object", "null"]})", R"({"const": 1})",
+        R"({"anyOf": [{"type": "object"}, {"type": "null"}]})", R"({"enum": [{}]})",
+        R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}})", R"({"$ref": "#"})"}) {
+    JsonGrammar grammar;
+    EXPECT_THROW(
+        JsonSchemaObject(grammar, OrderedJson::parse(schema), "schema", grammar.builder().end()),
+        ApiError)
+        << schema;
+  }
+  JsonGrammar grammar;
+  JsonSchemaObject(grammar, OrderedJson::parse(R"({"allOf": [{"$ref": "#/$defs/a"}],
+                                                   "$defs": {"a": {"properties": {}}}})"),
+                   "schema", grammar.builder().end());
+}
+
+// What a refusal would name is no more work than the schema.
+TEST(JsonSchemaGrammar, LongNamesWithinEachOtherAreRefused) {
+  const std::string name(2000, 'a');
+  const OrderedJson inner = {{"type", "object"}, {"properties", {{"b", {{"type", "null"}}}}}};
+  OrderedJson schema = {{"type", "object"}};
+  schema["properties"][name] = inner;
+  try {
+    JsonSchemaGrammar(schema, "schema");
+    ADD_FAILURE();
+  } catch (const ApiError& error) {
+    EXPECT_THAT(error.message, HasSubstr("too deep"));
+    EXPECT_LE(error.param.size(), 1000u);
   }
 }
 
@@ -215,9 +253,21 @@ TEST(GrammarReader, NestsToALimit) {
       text += byte;
     }
   }
-  EXPECT_EQ(std::ranges::count(text, '{'), GrammarReader::kMostDepth + 1);
-  text += "1" + std::string(GrammarReader::kMostDepth + 1, '}');
+  EXPECT_EQ(std::ranges::count(text, '{'), GrammarReader::kMostDepth);
+  text += "1" + std::string(GrammarReader::kMostDepth, '}');
   EXPECT_TRUE(Has(reader, text));
+  EXPECT_EQ(OrderedJson::parse(text).size(), 1u);
+}
+
+// Brackets are counted, not the references between them.
+TEST(GrammarReader, CountsBrackets) {
+  for (const char* items : {R"({"$ref": "#"})", R"({"type": "array", "items": {"$ref": "#"}})",
+                            "{}", R"({"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}]})"}) {
+    GrammarReader reader = ReaderOf(fmt::format(R"({{"type": "array", "items": {}}})", items));
+    const std::string deep = std::string(GrammarReader::kMostDepth, '[');
+    EXPECT_TRUE(Has(reader, deep + std::string(deep.size(), ']'))) << items;
+    EXPECT_FALSE(Has(reader, "[" + deep + std::string(deep.size() + 1, ']'))) << items;
+  }
 }
 
 // Nothing is begun that could end beyond the limit alone.
@@ -433,6 +483,27 @@ TEST_F(GrammarEditTest, AThoughtComesBeforeTheForm) {
   }
 }
 
+// A token that ends the thought goes on as the form begins, or not at all.
+TEST_F(GrammarEditTest, ATokenMayEndAThoughtAndBeginTheForm) {
+  for (std::int32_t thought = 3; thought < kVocabulary; ++thought) {
+    const std::string mark(texts_->Of(thought));
+    if (mark.size() != 1) continue;
+    const AnswerGrammar form = Form(R"({"type": "string"})", mark);
+    GrammarEdit edit(form, {kEnd});
+    GrammarReader reader(form.grammar);
+    const std::vector<float> logits = Logits(edit, {});
+    for (std::int32_t token = 3; token < kVocabulary; ++token) {
+      const std::string_view text = texts_->Of(token);
+      const std::size_t at = text.find(mark);
+      GrammarReader::Position behind = reader.begin();
+      for (std::size_t i = at; at != std::string_view::npos && ++i < text.size();) {
+        behind = reader.Next(behind, static_cast<unsigned char>(text[i]));
+      }
+      EXPECT_EQ(IsAllowed(logits[token]), behind != GrammarReader::kNowhere) << mark << text;
+    }
+  }
+}
+
 TEST_F(GrammarEditTest, AVocabularyWithoutTheText) {
   GrammarEdit edit(Form(R"({"const": "a"})"), {});
   std::vector<std::int32_t> answer;
@@ -441,6 +512,7 @@ TEST_F(GrammarEditTest, AVocabularyWithoutTheText) {
     std::ranges::fill(logits, 0);
     edit.Apply(answer, logits);
     ASSERT_TRUE(std::ranges::any_of(logits, IsAllowed));
+    EXPECT_FALSE(edit.CanEnd());
     for (std::int32_t token = 3; token < kVocabulary; ++token) {
       if (texts_->Of(token) == text) {
         answer.push_back(token);
@@ -450,7 +522,8 @@ TEST_F(GrammarEditTest, AVocabularyWithoutTheText) {
   }
   std::ranges::fill(logits, 0);
   edit.Apply(answer, logits);
-  EXPECT_TRUE(std::ranges::none_of(logits, IsAllowed)) << "the answer cannot end";
+  EXPECT_TRUE(std::ranges::none_of(logits, IsAllowed)) << "there is no token for the end";
+  EXPECT_TRUE(edit.CanEnd());
 }
 
 }  // namespace
