@@ -356,9 +356,9 @@ TEST(DecisionPromptsTest, LimitedChoicesShowTheAnswerAtEveryPlace) {
   for (std::uint64_t visit = 0; visit < kVisits; ++visit) {
     const std::vector<Choice> choices = encoder.Encode(record, visit).sample.choices;
     ASSERT_EQ(choices.size(), 2u);
-    ASSERT_EQ(choices[0].target.size(), 3u);
-    ++places[FirstLargest(choices[0].target)];
-    EXPECT_EQ(choices[1].target.size(), 4u);
+    ASSERT_EQ(choices[0].targets.size(), 3u);
+    ++places[FirstLargest(choices[0].targets)];
+    EXPECT_EQ(choices[1].targets.size(), 4u);
   }
   for (const int count : places) EXPECT_NEAR(count, kVisits / 3, 50);
 }
