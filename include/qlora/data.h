@@ -40,7 +40,7 @@ struct DecisionReading {
   std::vector<std::string> question_types = {"noul", "choice", "score"};
   bool soft_targets = true;           // false: the most likely option
   std::string option_order = "auto";  // given, shuffle; auto: shuffle in training, given elsewhere
-  std::int64_t max_options = 26;      // of a question in training
+  std::int64_t max_options = 26;      // of a choice in training
   bool share_prefix = true;           // compute what the questions of a record share once
   // Tables of texts with labels.
   std::string text_column = "text";

@@ -158,7 +158,7 @@ void DecisionReading::Declare(OptionTable& table) {
   table.Choice("option_order", &option_order, {"auto", "given", "shuffle"},
                "order of the options of a choice; auto: shuffle in training, given elsewhere");
   table.Add("max_options", &max_options,
-            "options of a question in training, at most; others than the answer are left out; 26: "
+            "options of a choice in training, at most; others than the answer are left out; 26: "
             "more, which letters cannot label, are refused");
   table.Add("share_prefix", &share_prefix,
             "compute the tokens that the questions of a record begin with once");

@@ -74,15 +74,20 @@ std::vector<AnsweredQuestion> DecisionEncoder::Questions(const DecisionRecord& r
 OptionOrder DecisionEncoder::OrderOf(const DecisionRecord& record, const AnsweredQuestion& asked,
                                      std::uint64_t visit) const {
   const Question& question = record.decision.questions[asked.number];
-  const OptionOrder order =
-      options_.shuffles_options
-          ? ShuffledOrder(question, options_.seed,
-                          static_cast<std::int64_t>(NumberOf(record.decision.state, visit)),
-                          asked.number)
-          : GivenOrder(question);
+  const std::uint64_t number = NumberOf(record.decision.state, visit);
+  const auto shuffled = [&](std::uint64_t of) {
+    return ShuffledOrder(question, options_.seed, static_cast<std::int64_t>(of), asked.number);
+  };
+  OptionOrder order = options_.shuffles_options ? shuffled(number) : GivenOrder(question);
   // Without a limit, more options than letters are refused where they are shown.
-  return options_.max_options < kMaxOptions ? LimitOrder(order, asked.target, options_.max_options)
-                                            : order;
+  const bool limits = question.type == QuestionType::kChoice && options_.max_options < kMaxOptions;
+  if (!limits) return order;
+  // Drawn apart from the order: were the first options of the order kept, the answer would be last
+  // more often than elsewhere.
+  const OptionOrder kept =
+      LimitOrder(shuffled(MixBits(number) >> 1), asked.target, options_.max_options);
+  std::erase_if(order, [&](std::int64_t option) { return std::ranges::count(kept, option) == 0; });
+  return order;
 }
 
 AnsweredPrompt DecisionEncoder::Prompt(const Decision& decision, const AnsweredQuestion& question,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "io/json.h"
 #include "prompt/loss_mask.h"
@@ -143,13 +144,16 @@ bool DecisionPrompter::HasSpecialSpelling(const Decision& decision) const {
 }
 
 // Returns a character that no text of the decision has, one of those that Unicode keeps free.
+// Errors: InvalidInput for a decision that has them all.
 std::string DecisionPrompter::MarkFor(const Decision& decision) const {
   for (char32_t c = 0xFDD0; c <= 0xFDEF; ++c) {
     std::string mark;
     AppendUtf8(c, &mark);
     if (!HasAny(decision, {&mark, 1})) return mark;
   }
-  return "";
+  ThrowInvalidInput(
+      "state: has the spelling of a special token, and the state and its questions have all of the "
+      "characters U+FDD0 to U+FDEF, of which one must be free to read it as text; leave one out");
 }
 
 std::string DecisionPrompter::Text(const Decision& decision, std::int64_t q,

@@ -46,7 +46,8 @@ class DecisionPrompter {
   const DecisionTokenizer& tokenizer() const { return tokenizer_; }
 
   // Returns the prompt of question q. The spelling of a special token in the state or the question
-  // is text. Errors: InvalidInput as DecisionTemplate::Render.
+  // is text. Errors: InvalidInput as DecisionTemplate::Render, and where no character is free to
+  // mark such a spelling with.
   DecisionPrompt Encode(const Decision& decision, std::int64_t q, const OptionOrder& order) const;
   std::string Text(const Decision& decision, std::int64_t q, const OptionOrder& order) const;
 

@@ -10,9 +10,11 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/data_test_util.h"
+#include "data/decision_encoder.h"
 #include "decision/decision_record.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/thought_forms.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -319,6 +321,46 @@ TEST(DecisionPromptsTest, RefusesMoreOptionsThanLetters) {
                                       4);
   EXPECT_THAT(some, ElementsAre(0, 1, 2, 26));
   EXPECT_EQ(prompts.prompter().Encode(decision, 0, some).label_ids.size(), 4u);
+}
+
+TEST(DecisionPromptsTest, RefusesSpecialSpellingsWithoutAFreeMark) {
+  const Prompts prompts(TinyTokenizer());
+  std::string spelling;
+  for (const AddedToken& token : prompts.tokenizer().spec().added_tokens) {
+    if (token.special && token.content.size() > 1) spelling = token.content;
+  }
+  ASSERT_FALSE(spelling.empty());
+  std::string all;
+  for (char32_t c = 0xFDD0; c <= 0xFDEF; ++c) AppendUtf8(c, &all);
+  Decision decision = DecisionOf(kWho);
+  decision.state = all;
+  EXPECT_FALSE(prompts.Encode(decision, 0).ids.empty());
+  decision.state = spelling + all;
+  ExpectRefused([&] { prompts.Encode(decision, 0); }, "U+FDD0 to U+FDEF");
+}
+
+// The place of the answer says nothing, and of a score nothing is left out.
+TEST(DecisionPromptsTest, LimitedChoicesShowTheAnswerAtEveryPlace) {
+  const Tokenizer tokenizer = TinyTokenizer();
+  DecisionOptions options;
+  options.shuffles_options = true;
+  options.max_options = 3;
+  const DecisionEncoder encoder(PlainDecisionText(), options, tokenizer);
+  const OrderedJson record = OrderedJson::parse(
+      R"({"state": "s", "questions": {
+          "c": {"type": "choice", "instructions": "?", "criteria": ["a", "b", "c", "d", "e"]},
+          "s": {"type": "score", "instructions": "?", "criteria": ["l", "m", "n", "o"]}},
+          "answers": {"c": "d", "s": 3}})");
+  std::vector<int> places(3);
+  constexpr int kVisits = 300;
+  for (std::uint64_t visit = 0; visit < kVisits; ++visit) {
+    const std::vector<Choice> choices = encoder.Encode(record, visit).sample.choices;
+    ASSERT_EQ(choices.size(), 2u);
+    ASSERT_EQ(choices[0].targets.size(), 3u);
+    ++places[FirstLargest(choices[0].targets)];
+    EXPECT_EQ(choices[1].targets.size(), 4u);
+  }
+  for (const int count : places) EXPECT_NEAR(count, kVisits / 3, 50);
 }
 
 // ---- orders
