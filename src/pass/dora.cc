@@ -1,5 +1,7 @@
 #include "pass/dora.h"
 
+#include <algorithm>
+
 #include "base/matrix.h"
 
 namespace qlora {
@@ -14,10 +16,19 @@ MatrixView Packed(MatrixView m, std::int64_t cols) {
 // The bias is added after the gain, by ScaleColumns.
 LinearView WithoutBias(const LinearView& view) { return {view.weight, {}, view.lora}; }
 
-// visit(frozen, lora) for every linear with a magnitude.
+// visit(frozen, lora) for every linear with a magnitude. RowNorms has its workspace meanwhile:
+// norms are computed before anyone knows how large passes will be.
 template <typename Visit>
-void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visit&& visit) {
+void ForEachDora(Backend& backend, const DecoderWeights& weights, const LoraAdapter& adapter,
+                 Visit&& visit) {
   if (!adapter.config().use_dora) return;
+  BackendLimits limits;
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      if (lora.is_dora()) limits.features = std::max(limits.features, lora.in);
+    });
+  }
+  backend.Reserve(limits);
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
     if (!weights.layers[l].is_here()) continue;
     ForEachPair(weights.layers[l].linears, adapter.layers()[l],
@@ -99,7 +110,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
 }
 
 void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
-  ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+  ForEachDora(backend, weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
     const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
     // Without dropout: the norm belongs to the merged weight.
     backend.Run(ops::RowNorms{frozen.weight, view, {}, lora.inverse_norm});
@@ -107,7 +118,7 @@ void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& 
 }
 
 void InitializeMagnitudes(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
-  ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+  ForEachDora(backend, weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
     backend.Run(ops::RowNorms{frozen.weight, {}, lora.magnitude, lora.inverse_norm});
   });
   RefreshNorms(backend, weights, adapter);

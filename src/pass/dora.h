@@ -40,7 +40,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
                   std::vector<LinearGradient>& gradients);
 
 // Computes the row lengths of W + scale B A again; needed after B or A changed. Does nothing
-// without DoRA.
+// without DoRA. Reserves its workspace, so no pass of the backend runs meanwhile.
 void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter);
 // Sets every magnitude to the row length of W, so that the adapter changes nothing.
 void InitializeMagnitudes(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter);

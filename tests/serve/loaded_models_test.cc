@@ -5,6 +5,8 @@
 
 #include <functional>
 
+#include "adapter/lora.h"
+#include "base/memory.h"
 #include "decision/decision_file.h"
 #include "io/json.h"
 #include "qlora/error.h"
@@ -86,6 +88,20 @@ TEST_F(LoadedModelsTest, TheBaseIsHeldAsTheAdaptersWereTrained) {
   EXPECT_NE(all[0]->fingerprint, all[1]->fingerprint);
   EXPECT_EQ(models_->Find("b"), all[2]);
   EXPECT_EQ(models_->Find(""), all[0]);
+}
+
+// Norms are computed while it loads, at the start before anything has asked the backend for room.
+TEST_F(LoadedModelsTest, ADoraAdapterLoadsAtTheStartAndLater) {
+  Load({});
+  AdapterConfig config;
+  config.target_modules = std::vector<std::string>{"q_proj", "down_proj"};
+  config.use_dora = true;
+  const std::string folder = (adapters_.path() / "dora").string();
+  LoraAdapter::Create(config, models_->base().config, HostMemory(), 1).Save(folder);
+  ASSERT_EQ(ErrorOf([&] { Load({folder}); }), "no error");
+  EXPECT_TRUE(models_->Find("dora")->adapter->config().use_dora);
+  Load({});
+  EXPECT_EQ(ErrorOf([&] { models_->Load("late", folder); }), "no error");
 }
 
 TEST_F(LoadedModelsTest, OtherFormsAreRefusedNamingBoth) {
