@@ -72,20 +72,20 @@ std::vector<AnsweredQuestion> DecisionEncoder::Questions(const DecisionRecord& r
 }
 
 OptionOrder DecisionEncoder::OrderOf(const DecisionRecord& record, const AnsweredQuestion& asked,
-                                     std::uint64_t visit) const {
+                                     std::uint64_t visit, std::uint64_t draw) const {
   const Question& question = record.decision.questions[asked.number];
-  const std::uint64_t number = NumberOf(record.decision.state, visit);
+  const auto number = [&](std::uint64_t of) { return NumberOf(record.decision.state, of); };
   const auto shuffled = [&](std::uint64_t of) {
     return ShuffledOrder(question, options_.seed, static_cast<std::int64_t>(of), asked.number);
   };
-  OptionOrder order = options_.shuffles_options ? shuffled(number) : GivenOrder(question);
+  OptionOrder order = options_.shuffles_options ? shuffled(number(visit)) : GivenOrder(question);
   // Without a limit, more options than letters are refused where they are shown.
   const bool limits = question.type == QuestionType::kChoice && options_.max_options < kMaxOptions;
   if (!limits) return order;
   // Drawn apart from the order: were the first options of the order kept, the answer would be last
   // more often than elsewhere.
   const OptionOrder kept =
-      LimitOrder(shuffled(MixBits(number) >> 1), asked.target, options_.max_options);
+      LimitOrder(shuffled(MixBits(number(draw)) >> 1), asked.target, options_.max_options);
   std::erase_if(order, [&](std::int64_t option) { return std::ranges::count(kept, option) == 0; });
   return order;
 }
@@ -96,11 +96,12 @@ AnsweredPrompt DecisionEncoder::Prompt(const Decision& decision, const AnsweredQ
           decision.questions[question.number].type, InOrder(question.target, order)};
 }
 
-EncodedRecord DecisionEncoder::Encode(const OrderedJson& json, std::uint64_t visit) const {
+EncodedRecord DecisionEncoder::Encode(const OrderedJson& json, std::uint64_t visit,
+                                      std::uint64_t draw) const {
   const DecisionRecord record = Read(json);
   std::vector<AnsweredPrompt> prompts;
   for (const AnsweredQuestion& question : Questions(record)) {
-    prompts.push_back(Prompt(record.decision, question, OrderOf(record, question, visit)));
+    prompts.push_back(Prompt(record.decision, question, OrderOf(record, question, visit, draw)));
   }
   EncodedRecord encoded;
   encoded.sample = SampleOf(prompts, options_.share_prefix);

@@ -55,8 +55,12 @@ class DecisionEncoder {
 
   // The sample of a record; without a choice when none of its questions is of the types that are
   // asked for and has an answer. Errors: InvalidInput, without a place, that names the field.
-  // visit: of the record, from 0 on; with shuffled options each has another order.
-  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit = 0) const;
+  // visit: of the record, from 0 on; with shuffled options each has another order. draw: the visit
+  // that says which options of a limited choice are shown.
+  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit, std::uint64_t draw) const;
+  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit = 0) const {
+    return Encode(record, visit, visit);
+  }
 
   bool shares_prefix() const { return options_.share_prefix; }
 
@@ -68,7 +72,7 @@ class DecisionEncoder {
 
  private:
   OptionOrder OrderOf(const DecisionRecord& record, const AnsweredQuestion& question,
-                      std::uint64_t visit) const;
+                      std::uint64_t visit, std::uint64_t draw) const;
 
   const DecisionOptions& options_;
   DecisionTokenizer tokenizer_;

@@ -101,6 +101,7 @@ std::string RecordEncoder::key() const {
         o.fields.label_names, o.fields.instructions};
     // Not in the keys of before, as what follows.
     if (o.space != PromptSpace::kOfPrompt) key["decision"].push_back(static_cast<int>(o.space));
+    if (o.max_options < kMaxOptions) key["decision"].push_back("drawn apart from the order");
   }
   if (options_.preference.form != PreferenceForm::kNone) {
     key["preference"] = {static_cast<int>(options_.preference.form),

@@ -262,15 +262,20 @@ Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
 }
 
 // Plans of memory and of micro-batches count the tokens of the first visit. Another order has as
-// many, but where letters join what is around them; such a record keeps its first order.
+// many, but where letters join what is around them; such a record keeps its first order. Of a
+// limited choice other options may have other lengths; then those of the first visit are shown.
 std::optional<Sample> SampleIndex::OfVisit(const SampleEntry& entry, std::int64_t visit) const {
-  Sample sample = WithRecord(entry.record, [&](const OrderedJson& json) {
-    return encoder_.decisions()->Encode(json, static_cast<std::uint64_t>(visit)).sample;
-  });
-  const bool fits =
-      std::ssize(sample.ids) == entry.length && LongestSequence(sample) == entry.longest &&
-      UnfoldedRows(sample) == entry.unfolded && CountSupervised(sample) == entry.supervised;
-  return fits ? std::optional(std::move(sample)) : std::nullopt;
+  const auto number = static_cast<std::uint64_t>(visit);
+  for (const std::uint64_t draw : {number, std::uint64_t{0}}) {
+    Sample sample = WithRecord(entry.record, [&](const OrderedJson& json) {
+      return encoder_.decisions()->Encode(json, number, draw).sample;
+    });
+    const bool fits =
+        std::ssize(sample.ids) == entry.length && LongestSequence(sample) == entry.longest &&
+        UnfoldedRows(sample) == entry.unfolded && CountSupervised(sample) == entry.supervised;
+    if (fits) return sample;
+  }
+  return std::nullopt;
 }
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {

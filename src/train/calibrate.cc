@@ -58,11 +58,27 @@ CalibrationResult Fit(const std::vector<Prediction>& rows, std::int64_t min_ques
   return result;
 }
 
+// Types of question that were not fitted keep the temperatures of the file before.
 void Save(const fs::path& adapter, DecisionFile file, std::string fitted_on,
           CalibrationResult& result) {
   file.temperatures = {};
-  for (const auto& [name, value] : result.temperatures) file.temperatures.Set(name, value, "");
   file.fitted_on = std::move(fitted_on);
+  if (const std::optional<DecisionFile> before = ReadDecisionFile(adapter)) {
+    if (before->decision_template != file.decision_template) {
+      ThrowInvalidInput(
+          "decision_template: {} has another template, which the adapter was trained with: leave "
+          "the option out",
+          (adapter / kDecisionFile).string());
+    }
+    bool keeps = false;
+    for (const auto& [name, value] : before->temperatures.values()) {
+      if (result.temperatures.contains(name.substr(0, name.find('.')))) continue;
+      file.temperatures.Set(name, value, "");
+      keeps = true;
+    }
+    if (keeps) file.fitted_on = before->fitted_on + ", " + file.fitted_on;
+  }
+  for (const auto& [name, value] : result.temperatures) file.temperatures.Set(name, value, "");
   WriteDecisionFile(adapter, file);
   result.file = (adapter / kDecisionFile).string();
 }

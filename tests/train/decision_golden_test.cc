@@ -140,6 +140,14 @@ class TrainedModel {
     const EvalResult after = calibrated.Evaluate(Options());
     ExpectMetrics(after, run_["eval_after_temperature"]);
     EXPECT_FALSE(after.decision->metrics_before.empty());
+    // Types that are not asked for keep theirs.
+    options.reading.decision.question_types = {result.temperatures.begin()->first};
+    EXPECT_EQ(Calibrate(model_, options).temperatures.size(), 1u);
+    EXPECT_EQ(ReadDecisionFile(adapter)->temperatures.values(), result.temperatures);
+    // The template says what the adapter was trained with.
+    options.reading.decision.decision_template = "chat";
+    EXPECT_THROW(Calibrate(model_, options), Error);
+    EXPECT_EQ(ReadDecisionFile(adapter)->temperatures.values(), result.temperatures);
   }
 
   void ExpectPermuted() {
