@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "data/epoch_order.h"
 #include "decision/decision_record.h"
+#include "decision/decision_wire.h"
 
 namespace qlora {
 namespace {
@@ -87,6 +88,17 @@ TrainingData SplitDataset(const Dataset& dataset, double size, std::uint64_t see
 
 namespace {
 
+// What is held out is a part of the records that are trained on, and asks with all options: more
+// tokens than were counted, or more options than there are labels.
+void CheckHeldOutOptions(const DataFields& fields) {
+  if (fields.reading.decision.max_options == kMaxOptions) return;
+  if (fields.val_set_size == 0 && fields.calibration_size == 0) return;
+  ThrowInvalidInput(
+      "max_options: records that {} holds out are asked with all options; hold out files of their "
+      "own by eval_dataset or calibration_dataset, or leave max_options out",
+      fields.val_set_size > 0 ? "val_set_size" : "calibration_size");
+}
+
 void CheckCalibration(const DataFields& fields, const Dataset& train) {
   if (fields.calibration_dataset.empty() && fields.calibration_size == 0) return;
   const bool decides = train.layout().kind == PromptLayout::Kind::kDecision;
@@ -125,6 +137,7 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
         "eval_dataset and val_set_size are both given; keep one: files to evaluate, or a part of "
         "dataset to hold out");
   }
+  CheckHeldOutOptions(fields);
   const DataFields all = WithFoundEvaluation(fields);
   const auto open = [&](DataPurpose purpose) {
     DataOptions options = ToDataOptions(all, purpose, limits, recorded);

@@ -206,6 +206,9 @@ TEST_F(FoundEvaluationTest, TheUsersOwnWishComesFirst) {
   fields_.val_set_size = 1;
   EXPECT_EQ(Open().train.size(), 2);
   EXPECT_THAT(Open().train.report().notes[0], HasSubstr("valid.jsonl (evaluation data)"));
+  fields_.reading.decision.max_options = 4;
+  EXPECT_THAT([&] { Open(); }, testing::ThrowsMessage<Error>(HasSubstr("asked with all options")));
+  fields_.reading.decision = {};
   fields_.val_set_size = 0;
   fields_.eval_dataset = {(folder_ / "test.jsonl").string()};
   EXPECT_EQ(Open().held_out->size(), 2);
