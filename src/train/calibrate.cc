@@ -64,19 +64,20 @@ void Save(const fs::path& adapter, DecisionFile file, std::string fitted_on,
   file.temperatures = {};
   file.fitted_on = std::move(fitted_on);
   if (const std::optional<DecisionFile> before = ReadDecisionFile(adapter)) {
+    std::string earlier;  // data of temperatures that stay
     if (before->decision_template != file.decision_template) {
       ThrowInvalidInput(
           "decision_template: {} has another template, which the adapter was trained with: leave "
           "the option out",
           (adapter / kDecisionFile).string());
     }
-    bool keeps = false;
     for (const auto& [name, value] : before->temperatures.values()) {
       if (result.temperatures.contains(name.substr(0, name.find('.')))) continue;
       file.temperatures.Set(name, value, "");
-      keeps = true;
+      earlier = before->fitted_on;
     }
-    if (keeps) file.fitted_on = before->fitted_on + ", " + file.fitted_on;
+    if (!earlier.empty() && earlier != file.fitted_on)
+      file.fitted_on = earlier + ", " + file.fitted_on;
   }
   for (const auto& [name, value] : result.temperatures) file.temperatures.Set(name, value, "");
   WriteDecisionFile(adapter, file);

@@ -345,12 +345,20 @@ TEST(DecisionPromptsTest, LimitedChoicesShowTheAnswerAtEveryPlace) {
   DecisionOptions options;
   options.shuffles_options = true;
   options.max_options = 3;
+  options.share_prefix = false;  // whose length depends on what comes first
   const DecisionEncoder encoder(PlainDecisionText(), options, tokenizer);
   const OrderedJson record = OrderedJson::parse(
       R"({"state": "s", "questions": {
           "c": {"type": "choice", "instructions": "?", "criteria": ["a", "b", "c", "d", "e"]},
           "s": {"type": "score", "instructions": "?", "criteria": ["l", "m", "n", "o"]}},
           "answers": {"c": "d", "s": 3}})");
+  // The order of one visit with the options of another.
+  const auto sorted = [](std::vector<std::int32_t> ids) {
+    std::ranges::sort(ids);
+    return ids;
+  };
+  const std::vector<std::int32_t> first = encoder.Encode(record).sample.ids;
+  std::size_t other_orders = 0;
   std::vector<int> places(3);
   constexpr int kVisits = 300;
   for (std::uint64_t visit = 0; visit < kVisits; ++visit) {
@@ -359,7 +367,11 @@ TEST(DecisionPromptsTest, LimitedChoicesShowTheAnswerAtEveryPlace) {
     ASSERT_EQ(choices[0].targets.size(), 3u);
     ++places[FirstLargest(choices[0].targets)];
     EXPECT_EQ(choices[1].targets.size(), 4u);
+    const std::vector<std::int32_t> ids = encoder.Encode(record, visit, 0).sample.ids;
+    EXPECT_EQ(sorted(ids), sorted(first));
+    other_orders += ids != first ? 1 : 0;
   }
+  EXPECT_GT(other_orders, kVisits / 2u);
   for (const int count : places) EXPECT_NEAR(count, kVisits / 3, 50);
 }
 

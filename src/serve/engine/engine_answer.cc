@@ -11,13 +11,12 @@
 #include "serve/engine/logit_edits.h"
 #include "serve/structured/grammar_edit.h"
 #include "serve/token_bytes.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
-
-constexpr std::string_view kReplacement = "\uFFFD";  // of bytes that are no character
 
 constexpr const char* kNoToken = "no token of the model is left to go on with";
 
@@ -171,7 +170,9 @@ void EngineAnswer::Finish(StopReason reason) {
     // The beginning of a form, not half a character of it.
     const bool is_cut = reason == StopReason::kContext || reason == StopReason::kMaxNewTokens;
     if (is_cut && request_.format.grammar) {
-      while (rest.ends_with(kReplacement)) rest.resize(rest.size() - kReplacement.size());
+      while (rest.ends_with(kReplacementCharacter)) {
+        rest.resize(rest.size() - kReplacementCharacter.size());
+      }
     }
     std::string text = stops_.Add(rest);
     if (!stops_.found().empty()) {

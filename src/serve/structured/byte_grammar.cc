@@ -14,31 +14,27 @@ using Kind = ByteGrammar::State::Kind;
 
 using Edges = std::vector<std::vector<std::uint32_t>>;  // of each node, to which ones it leads
 
-// For each node whether it is on a cycle, or on a way from one to another. Nodes that lead to no
-// cycle are dead ends, once what they lead to is taken away; those that no cycle leads to are the
-// dead ends of the edges in reverse.
-std::vector<bool> OnCycles(Edges to) {
-  std::vector<bool> on_cycles(to.size(), true);
-  for (int direction = 0; direction < 2; ++direction) {
-    Edges from(to.size());
-    std::vector<std::size_t> ways(to.size());  // on from each, to what is not taken away
-    std::vector<std::uint32_t> dead_ends;
-    for (std::uint32_t node = 0; node < to.size(); ++node) {
-      for (const std::uint32_t next : to[node]) from[next].push_back(node);
-      ways[node] = to[node].size();
-      if (ways[node] == 0) dead_ends.push_back(node);
-    }
-    while (!dead_ends.empty()) {
-      const std::uint32_t node = dead_ends.back();
-      dead_ends.pop_back();
-      on_cycles[node] = false;
-      for (const std::uint32_t before : from[node]) {
-        if (--ways[before] == 0) dead_ends.push_back(before);
-      }
-    }
-    to = std::move(from);
+// True where a way leads back to where it began: where nodes are left when those that lead nowhere,
+// or to such nodes alone, are taken away.
+bool HasCycle(const Edges& to) {
+  Edges from(to.size());
+  std::vector<std::size_t> ways(to.size());  // on from each, to what is not taken away
+  std::vector<std::uint32_t> dead_ends;
+  for (std::uint32_t node = 0; node < to.size(); ++node) {
+    for (const std::uint32_t next : to[node]) from[next].push_back(node);
+    ways[node] = to[node].size();
+    if (ways[node] == 0) dead_ends.push_back(node);
   }
-  return on_cycles;
+  std::size_t left = to.size();
+  while (!dead_ends.empty()) {
+    const std::uint32_t node = dead_ends.back();
+    dead_ends.pop_back();
+    --left;
+    for (const std::uint32_t before : from[node]) {
+      if (--ways[before] == 0) dead_ends.push_back(before);
+    }
+  }
+  return left > 0;
 }
 
 // The rules that each rule calls before it reads a byte. No rule is empty, so that nothing behind a
@@ -135,7 +131,7 @@ GrammarState GrammarBuilder::Call(GrammarRule rule, GrammarState next) {
 }
 
 ByteGrammar GrammarBuilder::Finish(GrammarState begin) {
-  if (std::ranges::count(OnCycles(FirstCalls(grammar_)), true) != 0) {
+  if (HasCycle(FirstCalls(grammar_))) {
     throw Error(ErrorCode::kInvalidInput, "a schema refers to itself alone");
   }
   FindDepths();

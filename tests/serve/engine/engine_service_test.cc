@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/text.h"
 #include "qlora/error.h"
 #include "qlora/model.h"
 #include "serve/engine/engine_answer.h"
@@ -129,6 +130,36 @@ TEST_F(EngineServiceTest, AStopTextCutsAnAnswerOfAForm) {
   const Told told = Write(request);
   EXPECT_EQ(told.text, "\"one");
   EXPECT_EQ(told.end.reason, StopReason::kStopText);
+}
+
+TEST_F(EngineServiceTest, AFormEndsWhereNoTokenEndsIt) {
+  const ServedModelPtr model = models_->Find("");
+  GenerationRequest request = Request("a", 50);
+  request.format = {.grammar = std::make_shared<const ByteGrammar>(
+                        JsonSchemaGrammar(OrderedJson::parse(R"({"const": "one"})"), "schema")),
+                    .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary)};
+  for (const std::int32_t end : model->prompts->ends()) {
+    request.logit_bias.emplace_back(end, -std::numeric_limits<float>::infinity());
+  }
+  const Told told = Write(request);
+  EXPECT_EQ(told.text, "\"one\"");
+  EXPECT_EQ(told.end.reason, StopReason::kEos) << told.end.error;
+}
+
+// A cut form is the beginning of a whole one.
+TEST_F(EngineServiceTest, AFormIsNotCutWithinACharacter) {
+  const ServedModelPtr model = models_->Find("");
+  const std::string text = "\"\xF0\x9F\x98\x80\"";
+  OrderedJson schema = OrderedJson::object();
+  schema["const"] = OrderedJson::parse(text);
+  for (std::int64_t most = 1; most <= 10; ++most) {
+    GenerationRequest request = Request("a", most);
+    request.format = {
+        .grammar = std::make_shared<const ByteGrammar>(JsonSchemaGrammar(schema, "schema")),
+        .texts = model->token_texts->Get(*model->tokenizer, model->vocabulary)};
+    const std::string cut(Trim(Write(request).text));
+    EXPECT_TRUE(text.starts_with(cut)) << most << cut;
+  }
 }
 
 // A tokenizer may have tokens that the model has not. The request that has one ends alone.
