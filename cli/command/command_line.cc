@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "command/config_file.h"
 #include "foreign/foreign_option.h"
+#include "foreign/rules.h"
 #include "foreign/yaml_options.h"
 
 namespace qlora {
@@ -336,11 +337,16 @@ class Scanner {
   std::size_t next_ = 0;
 };
 
+// True when two arguments are different names of an option. A word has no name.
+bool HaveTwoNames(const Argument& a, const Argument& b) {
+  if (a.foreign || b.foreign) return true;
+  return !a.bare && !b.bare && Underscored(a.key) != Underscored(b.key);
+}
+
 // True when two arguments give an option (nullptr: config) the same value.
 bool Agree(const Option* option, const Argument& a, const Argument& b) {
-  if (a.value.IsScalar() && b.value.IsScalar()) return a.value.Scalar() == b.value.Scalar();
-  return IsList(option) && !a.value.IsMap() && !b.value.IsMap() &&
-         ItemsOf(*option, a.value, a.origin) == ItemsOf(*option, b.value, b.origin);
+  if (option == nullptr) return a.value.Scalar() == b.value.Scalar();
+  return ValueFromNode(*option, a.value, a.origin) == ValueFromNode(*option, b.value, b.origin);
 }
 
 }  // namespace
@@ -360,8 +366,8 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const Option* option = table.Find(argument.key);
     const auto [place, is_new] = given.emplace(option, &argument);
     const Argument& first = *place->second;
-    // Two names of one option that say the same, such as --lora_rank 8 --r 8.
-    const bool agree = (argument.foreign || first.foreign) && Agree(option, argument, first);
+    // Two names of one option that say the same, such as --lora_r 8 --r 8.
+    const bool agree = !is_new && HaveTwoNames(argument, first) && Agree(option, argument, first);
     const bool adds = option != nullptr && option->repeats && !argument.bare && !first.bare;
     if (!is_new && !agree && !adds) {
       const std::string name = option == nullptr ? "config" : option->name;

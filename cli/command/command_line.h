@@ -25,8 +25,8 @@ namespace qlora {
 // (foreign/foreign_option.h) work with one dash or two, and so do their values of names that we
 // share; `notes` lists the names that had nothing to set. Returns true when help was asked for (-h,
 // --help); the other arguments are then ignored. Errors (InvalidInput): an unknown key, with the
-// nearest known one; a key given twice, also under two of its names; a missing or wrong value; a
-// bare argument too many.
+// nearest known one; a name given twice, or two names of one option with different values; a
+// missing or wrong value; a bare argument too many.
 bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText& text,
                       OptionTable& table, std::vector<std::string>& notes);
 

@@ -62,22 +62,26 @@ class Reader {
             "is written where it is merged, <<: {{...}}",
             place, key);
       }
-      Claim(key, place);
+      CheckKnown(key, place);
       // "key:" leaves the default, as in the schema.
       if (entry.second.IsNull()) continue;
-      if (entry.second.IsScalar()) {
-        // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
-        const std::string text = Plain(*table_.Find(key), entry.second.Scalar(), place);
-        SetFromNode(table_, key, YAML::Node(text), place);
-      } else if (entry.second.IsSequence()) {
-        table_.Set(key, Items(key, entry.second), place);
-      } else {
-        SetFromNode(table_, key, entry.second, place);
-      }
+      SetOnce(key, place, place, [&] { SetOurs(key, entry.second, place); });
     }
   }
 
  private:
+  void SetOurs(const std::string& key, const YAML::Node& value, const std::string& place) {
+    if (value.IsScalar()) {
+      // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
+      const std::string text = Plain(*table_.Find(key), value.Scalar(), place);
+      SetFromNode(table_, key, YAML::Node(text), place);
+    } else if (value.IsSequence()) {
+      table_.Set(key, Items(key, value), place);
+    } else {
+      SetFromNode(table_, key, value, place);
+    }
+  }
+
   // The value of an option that may be a path. OmegaConf and shells fill in variables; a folder
   // that is called ${HOME} is not meant. \${ stands for the characters themselves.
   static std::string Plain(const Option& option, const std::string& text,
@@ -101,39 +105,39 @@ class Reader {
     return plain;
   }
 
-  // Translates a key or a value of another program. It may repeat a value of our own key.
+  // Sets an option by set(). Two keys that agree are not a mistake: files for several trainers say
+  // things twice.
+  template <typename Set>
+  void SetOnce(const std::string& key, const std::string& origin, const std::string& place,
+               const Set& set) {
+    const Option* option = table_.Find(key);
+    const std::string before = option->ToString();
+    const auto [earlier, is_new] = places_.emplace(option, place);
+    set();
+    if (is_new || option->ToString() == before) return;
+    ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", origin, option->name,
+                      earlier->second);
+  }
+
+  // Translates a key or a value of another program.
   void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
                  const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
     for (const auto& [ours, node] : option.settings) {
-      const Option* known = table_.Find(ours);
-      const std::string before = known->ToString();
-      const auto [earlier, is_new] = places_.emplace(known, place);
-      SetFromNode(table_, ours, node, origin);
-      // Two keys that agree are not a mistake: files for several trainers say things twice.
-      if (!is_new && known->ToString() != before) {
-        ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", origin, ours,
-                          earlier->second);
-      }
+      SetOnce(ours, origin, place,
+              [&, &ours = ours, &node = node] { SetFromNode(table_, ours, node, origin); });
     }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  // Refuses unknown keys and keys that appear in the file twice.
-  void Claim(const std::string& key, const std::string& place) {
-    const Option* option = table_.Find(key);
-    if (option == nullptr) {
-      // The configuration of a run was given to another verb.
-      if (IsTrainSetting(Underscored(key))) {
-        ThrowInvalidInput("{}: {}: this verb has no such option; it is an option of `qlora train`",
-                          place, key);
-      }
-      table_.Set(key, "", place);  // throws: unknown
+  void CheckKnown(const std::string& key, const std::string& place) {
+    if (table_.Find(key) != nullptr) return;
+    // The configuration of a run was given to another verb.
+    if (IsTrainSetting(Underscored(key))) {
+      ThrowInvalidInput("{}: {}: this verb has no such option; it is an option of `qlora train`",
+                        place, key);
     }
-    if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
-      ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", place,
-                        option->name, earlier->second);
-    }
+    table_.Set(key, "", place);  // throws: unknown
   }
 
   std::vector<std::string> Items(const std::string& key, const YAML::Node& list) {
@@ -170,8 +174,7 @@ class Reader {
                           format_, value);
       }
       format_ = value;
-      Claim("dataset_format", place);
-      table_.Set("dataset_format", value, place);
+      SetOnce("dataset_format", place, place, [&] { table_.Set("dataset_format", value, place); });
     }
     if (path.empty())
       ThrowInvalidInput("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));

@@ -1,6 +1,8 @@
 #include "foreign/yaml_options.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "base/check.h"
 #include "io/json.h"
@@ -92,6 +94,18 @@ void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& v
     items.push_back(item.Scalar());
   }
   table.Set(key, items, origin);
+}
+
+OptionValue ValueFromNode(const Option& option, const YAML::Node& value,
+                          const std::string& origin) {
+  const auto read = [&](auto* place) {
+    std::remove_pointer_t<decltype(place)> own{};
+    OptionTable table;
+    table.Add(option).value = &own;
+    SetFromNode(table, option.name, value, origin);
+    return OptionValue(std::move(own));
+  };
+  return std::visit(read, option.value);
 }
 
 bool TakesJson(const Option& option) { return option.name == "chat_template_kwargs"; }

@@ -4,9 +4,11 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "qlora/options.h"
@@ -18,6 +20,10 @@ namespace qlora {
 // Errors: as OptionTable::Set and ItemsOfJson.
 void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
                  const std::string& origin);
+
+// The value that SetFromNode would give the option, which stays as it is.
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
+OptionValue ValueFromNode(const Option& option, const YAML::Node& value, const std::string& origin);
 
 // Returns the items of ["a, b", "c"] for a list, numbers and truth values as they are written
 // (1.10, 1e5); nothing for other options, for a text that is no JSON list of plain values, and for

@@ -203,6 +203,29 @@ TEST_F(CommandLineTest, RefusesAKeyThatIsGivenTwice) {
   EXPECT_EQ(rate_, 0);
 }
 
+TEST_F(CommandLineTest, TwoNamesOfAnOptionMaySayTheSame) {
+  Parse({"--lr", "1e-3", "--learning-rate=0.001", "--model", "m", "base_model=m",
+         "--dataset_format", "alpaca", "--type", "alpaca"});
+  EXPECT_EQ(rate_, 1e-3);
+  EXPECT_EQ(model_, "m");
+  EXPECT_EQ(format_, "alpaca");
+  // The same name twice is a mistake, and a word has no name.
+  EXPECT_THAT(ErrorOf({"--lr", "1", "--lr", "1"}), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf({"--max-steps", "1", "max_steps=1"}), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf({"--model", "m", "m"}, {"model_name_or_path"}), HasSubstr("given twice"));
+  Parse({"--config", Write("run.yaml",
+                           "lr: 1e-3\nlearning_rate: 0.001\nmodel: m\nbase_model: m\n"
+                           "dataset_format: alpaca\n"
+                           "datasets:\n  - {path: a.jsonl, type: alpaca}\n")});
+  EXPECT_EQ(rate_, 1e-3);
+  EXPECT_EQ(format_, "alpaca");
+  // A key without a value says nothing.
+  Parse({"--config", Write("empty.yaml", "lr: 1e-4\nlearning_rate:\n")});
+  EXPECT_EQ(rate_, 1e-4);
+  EXPECT_THAT(ErrorOfYaml("type: text\ndatasets:\n  - {path: a.jsonl, type: alpaca}\n"),
+              HasSubstr("run.yaml:3: dataset_format is given twice, the first time at"));
+}
+
 TEST_F(CommandLineTest, ReadsYamlAndLetsTheCommandLineWin) {
   const fs::path yaml = Write("run.yaml",
                               "# a run\n"
