@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "command/config_file.h"
@@ -26,6 +27,7 @@ struct Argument {
   std::string origin;  // as the user wrote it, for messages
   bool foreign = false;
   bool bare = false;
+  bool yields = false;  // ForeignOption::yields
 };
 
 // True for flags, and for choices that are flags or left to the program: auto, true, false.
@@ -148,7 +150,9 @@ class Scanner {
     }
     if (!IsForeignOption(key)) table_.Set(key, value, origin);  // throws: unknown
     const ForeignOption option = TranslateOption(table_, key, YAML::Node(value), origin);
-    for (const auto& [ours, node] : option.settings) found_.push_back({ours, node, origin, true});
+    for (const auto& [ours, node] : option.settings) {
+      found_.push_back({ours, node, origin, true, false, option.yields});
+    }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
@@ -369,7 +373,12 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     // Two names of one option that say the same, such as --lora_r 8 --r 8.
     const bool agree = !is_new && HaveTwoNames(argument, first) && Agree(option, argument, first);
     const bool adds = option != nullptr && option->repeats && !argument.bare && !first.bare;
-    if (!is_new && !agree && !adds) {
+    if (!is_new && !agree && first.yields != argument.yields) {
+      const auto [yielded, other] =
+          first.yields ? std::pair(&first, &argument) : std::pair(&argument, &first);
+      notes.push_back(YieldNote(yielded->origin, other->origin, option->name));
+      place->second = other;
+    } else if (!is_new && !agree && !adds) {
       const std::string name = option == nullptr ? "config" : option->name;
       // Names both values: the forgotten one may be far back in a long command.
       const bool scalars =
@@ -396,7 +405,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
       SetFromNode(table, argument.key, argument.value, argument.origin);
       items.insert(items.begin(), before.begin(), before.end());
     }
-    // Otherwise the second of two that agree.
+    // Otherwise the second of two that agree, or one that yielded.
   }
   return false;
 }

@@ -65,11 +65,18 @@ class Reader {
       CheckKnown(key, place);
       // "key:" leaves the default, as in the schema.
       if (entry.second.IsNull()) continue;
-      SetOnce(key, place, place, [&] { SetOurs(key, entry.second, place); });
+      SetOnce(key, {place, place}, [&] { SetOurs(key, entry.second, place); });
     }
   }
 
  private:
+  // A key of the file that sets an option.
+  struct Source {
+    std::string origin;   // for messages about it
+    std::string place;    // "run.yaml:3"
+    bool yields = false;  // ForeignOption::yields
+  };
+
   void SetOurs(const std::string& key, const YAML::Node& value, const std::string& place) {
     if (value.IsScalar()) {
       // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
@@ -108,15 +115,24 @@ class Reader {
   // Sets an option by set(). Two keys that agree are not a mistake: files for several trainers say
   // things twice.
   template <typename Set>
-  void SetOnce(const std::string& key, const std::string& origin, const std::string& place,
-               const Set& set) {
+  void SetOnce(const std::string& key, const Source& source, const Set& set) {
     const Option* option = table_.Find(key);
     const std::string before = option->ToString();
-    const auto [earlier, is_new] = places_.emplace(option, place);
+    const auto [place, is_new] = sources_.emplace(option, source);
     set();
     if (is_new || option->ToString() == before) return;
-    ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", origin, option->name,
-                      earlier->second);
+    Source& earlier = place->second;
+    if (earlier.yields == source.yields) {
+      ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", source.origin,
+                        option->name, earlier.place);
+    }
+    if (source.yields) {
+      table_.Set(option->name, before, source.origin);
+      notes_.push_back(YieldNote(source.origin, earlier.place, option->name));
+    } else {
+      notes_.push_back(YieldNote(earlier.origin, source.place, option->name));
+      earlier = source;
+    }
   }
 
   // Translates a key or a value of another program.
@@ -124,7 +140,7 @@ class Reader {
                  const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
     for (const auto& [ours, node] : option.settings) {
-      SetOnce(ours, origin, place,
+      SetOnce(ours, {origin, place, option.yields},
               [&, &ours = ours, &node = node] { SetFromNode(table_, ours, node, origin); });
     }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
@@ -174,7 +190,8 @@ class Reader {
                           format_, value);
       }
       format_ = value;
-      SetOnce("dataset_format", place, place, [&] { table_.Set("dataset_format", value, place); });
+      SetOnce("dataset_format", {place, place},
+              [&] { table_.Set("dataset_format", value, place); });
     }
     if (path.empty())
       ThrowInvalidInput("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
@@ -184,7 +201,7 @@ class Reader {
   const fs::path& path_;
   OptionTable& table_;
   std::vector<std::string>& notes_;
-  std::map<const Option*, std::string> places_;
+  std::map<const Option*, Source> sources_;
   std::string format_;  // of the datasets that name one
 };
 

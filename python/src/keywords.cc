@@ -88,33 +88,51 @@ class Setter {
     // As keyword arguments of Python do.
     if (value.is_none()) return;
     if (option != nullptr && TakesJson(*option) && !py::isinstance<py::str>(value)) {
-      return SetOurs(key, key, YAML::Node(JsonText(py::reinterpret_borrow<py::object>(value))));
+      return SetOurs(key, {key}, YAML::Node(JsonText(py::reinterpret_borrow<py::object>(value))));
     }
     const YAML::Node node = NodeOf(value);
     const bool is_ours =
         option != nullptr && !(node.IsScalar() && IsForeignValue(table_, key, node.Scalar()));
-    if (is_ours) return SetOurs(key, key, node);
+    if (is_ours) return SetOurs(key, {key}, node);
     const ForeignOption foreign = TranslateOption(table_, key, node, key);
-    for (const auto& [ours, setting] : foreign.settings) SetOurs(ours, key, setting);
+    for (const auto& [ours, setting] : foreign.settings) {
+      SetOurs(ours, {key, foreign.yields}, setting);
+    }
     notes_.insert(notes_.end(), foreign.notes.begin(), foreign.notes.end());
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  // origin: the keyword that asks for it.
-  void SetOurs(const std::string& key, const std::string& origin, const YAML::Node& value) {
+  // The keyword that sets an option.
+  struct Source {
+    std::string keyword;
+    bool yields = false;  // ForeignOption::yields
+  };
+
+  void SetOurs(const std::string& key, const Source& source, const YAML::Node& value) {
     const Option* option = table_.Find(key);
-    const auto [earlier, is_new] = given_.emplace(option, origin);
+    const auto [place, is_new] = given_.emplace(option, source);
     const std::string before = option->ToString();
-    SetFromNode(table_, key, value, origin);
+    SetFromNode(table_, key, value, source.keyword);
     // Scripts say things twice for several trainers.
     if (is_new || option->ToString() == before) return;
-    ThrowInvalidInput("{} and {} both set {}; keep one", earlier->second, origin, option->name);
+    Source& earlier = place->second;
+    if (earlier.yields == source.yields) {
+      ThrowInvalidInput("{} and {} both set {}; keep one", earlier.keyword, source.keyword,
+                        option->name);
+    }
+    if (source.yields) {
+      table_.Set(option->name, before, source.keyword);
+      notes_.push_back(YieldNote(source.keyword, earlier.keyword, option->name));
+    } else {
+      notes_.push_back(YieldNote(earlier.keyword, source.keyword, option->name));
+      earlier = source;
+    }
   }
 
   OptionTable& table_;
-  std::map<const Option*, std::string> given_;
+  std::map<const Option*, Source> given_;
   std::vector<std::string> notes_;
 };
 

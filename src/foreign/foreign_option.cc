@@ -217,8 +217,15 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin) {
   CommandTarget target(table, key, value, origin);
-  ApplyRule(*FindForeignRule(key), Underscored(key), value, target);
-  return std::move(target).found();
+  const KeyRule& rule = *FindForeignRule(key);
+  ApplyRule(rule, Underscored(key), value, target);
+  ForeignOption found = std::move(target).found();
+  found.yields = rule.custom == MigrateLoadType;
+  return found;
+}
+
+std::string YieldNote(std::string_view yielded, std::string_view other, std::string_view our_key) {
+  return fmt::format("{} has no effect: {} sets {}", yielded, other, our_key);
 }
 
 std::string VerbAdvice(std::string_view verb) {

@@ -39,7 +39,10 @@ bool IsForeignValue(OptionTable& table, std::string_view key, const std::string&
 struct ForeignOption {
   std::vector<std::pair<std::string, YAML::Node>> settings;  // options of `table` and their values
   std::vector<std::string> notes;                            // why there is nothing to set
+  bool yields = false;  // another option may set the same to another value, which then holds
 };
+// The note on an option that has yielded to another, both as the user wrote them.
+std::string YieldNote(std::string_view yielded, std::string_view other, std::string_view our_key);
 
 // IsForeignOption(key), and `key` is not an option of `table` or IsForeignValue. Errors
 // (InvalidInput): the option asks for a feature that qlora or this verb does not have; the message

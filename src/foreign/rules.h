@@ -174,6 +174,8 @@ bool IsNone(const YAML::Node& value);
 void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target);
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target);
 void MigrateFp16(const YAML::Node& value, MigrationTarget& target);
+// The type in which weights are read: that of products, too, unless another key says theirs.
+void MigrateLoadType(const YAML::Node& value, MigrationTarget& target);
 void MigrateWarmup(const YAML::Node& value, MigrationTarget& target);
 void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);

@@ -23,9 +23,8 @@ void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = BoolText(value);
   if (text == "true" || text == "full") {
     target.Carry("compute_dtype", YAML::Node("bfloat16"));
-  } else if (text == "auto") {
-    target.Carry("compute_dtype", YAML::Node("auto"));
   } else {
+    // auto says nothing: another key may name the type.
     target.NotNeeded("compute_dtype says what products are computed in");
   }
 }

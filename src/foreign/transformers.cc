@@ -332,7 +332,8 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Custom(MigrateTextField, "dataset_text_field"),
     rule::Custom(MigrateScheduleParameters, "lr_scheduler_kwargs"),
     // The value itself has to be translated.
-    rule::Custom(MigratePrecision, "compute_dtype bnb_4bit_compute_dtype torch_dtype dtype"),
+    rule::Custom(MigratePrecision, "compute_dtype bnb_4bit_compute_dtype"),
+    rule::Custom(MigrateLoadType, "torch_dtype dtype"),
     rule::Custom(MigrateMaxSteps, "max_steps"),
     rule::Custom(MigrateWarmup, "warmup_steps"),
     rule::Custom(MigrateInit, "init_lora_weights peft_init_lora_weights"),
@@ -472,6 +473,18 @@ constexpr KeyRule kTransformersRules[] = {
 };
 
 }  // namespace
+
+void MigrateLoadType(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  const bool is_said = !target.Theirs("bnb_4bit_compute_dtype").empty() ||
+                       !target.Theirs("compute_dtype").empty() ||
+                       BoolText(target.TheirValue("bf16")) == "true";
+  if (text.empty() || text == "auto" || is_said) {
+    target.NotNeeded("compute_dtype says what products are computed in");
+  } else {
+    MigratePrecision(value, target);
+  }
+}
 
 std::span<const KeyRule> TransformersRules() { return kTransformersRules; }
 

@@ -196,6 +196,39 @@ TEST_F(ForeignOptionTest, AgreeWithOursOrAreRefused) {
       HasSubstr("--iters: max_steps is given twice, the first time as --max_steps 5, now 6; "));
 }
 
+// The type in which weights are read is that of products where nothing else names theirs.
+TEST_F(ForeignOptionTest, ALoadTypeYieldsToTheTypeOfProducts) {
+  for (const char* name : {"--torch_dtype", "--dtype"}) {
+    for (const Words& other : {Words{"--bf16", "true"}, {"--bnb_4bit_compute_dtype", "bfloat16"}}) {
+      Words words = {name, "auto"};
+      words.insert(words.end(), other.begin(), other.end());
+      Train(words);
+      EXPECT_EQ(options().compute_dtype, "bfloat16");
+      EXPECT_THAT(notes_, ElementsAre(HasSubstr("is not needed: compute_dtype says")));
+    }
+  }
+  Train({"--bf16", "auto", "--compute_dtype", "float32"});
+  EXPECT_EQ(options().compute_dtype, "float32");
+  Train({"--torch_dtype", "float32"});
+  EXPECT_EQ(options().compute_dtype, "float32");
+  for (const Words& words :
+       {Words{"--torch_dtype", "torch.bfloat16", "--bnb_4bit_compute_dtype", "int8"},
+        {"--bnb_4bit_compute_dtype", "int8", "--torch_dtype", "bfloat16"}}) {
+    Train(words);
+    EXPECT_EQ(options().compute_dtype, "int8");
+    EXPECT_THAT(notes_, ElementsAre("--torch_dtype has no effect: --bnb_4bit_compute_dtype sets "
+                                    "compute_dtype"));
+  }
+  for (const char* yaml : {"torch_dtype: bfloat16\nbnb_4bit_compute_dtype: int8\n",
+                           "bnb_4bit_compute_dtype: int8\ntorch_dtype: bfloat16\n"}) {
+    Train({Write("types.yaml", yaml)});
+    EXPECT_EQ(options().compute_dtype, "int8");
+    EXPECT_THAT(notes_, ElementsAre(HasSubstr("torch_dtype has no effect: ")));
+  }
+  EXPECT_THAT(TrainError({"--torch_dtype", "bfloat16", "--dtype", "float32"}),
+              HasSubstr("compute_dtype is given twice"));
+}
+
 TEST_F(ForeignOptionTest, WorkInYaml) {
   Train({Write("run.yaml",
                "model: m\ndata_files: [a.jsonl, b.jsonl]\nbf16: true\ntorch_dtype: bfloat16\n"
