@@ -110,6 +110,8 @@ def qlora_linear(x, qweight, adapter, *, alpha=1.0, compute_dtype="float32"):
         raise Error(f"x: expected (..., {inputs}), found {values.shape}")
     alpha = _arrays.number("alpha", alpha)
     dtype = _arrays.dtype_name(compute_dtype)
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise Error(f"compute_dtype: expected float32, bfloat16 or float16, found {dtype}")
     half = dtype == "bfloat16"
     # A layer has y = x W^T; the gradient of its input, dx = dy W + s (dy B) A, is Nabla's y.
     layer = _core.QLoraLinear.from_quantized(

@@ -39,7 +39,8 @@ class LoraConfig:
 
 @dataclasses.dataclass
 class QuantizationConfig:
-    """Of the frozen weight. compute_dtype: of the operands of products, "float32" or "bfloat16"."""
+    """Of the frozen weight. compute_dtype: of the operands of products, "float32", "bfloat16" or
+    "int8"."""
 
     block_size: int = 64
     double_quant: bool = True

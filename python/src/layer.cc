@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "keywords.h"
 
 namespace qlora::python {
 namespace {
@@ -25,6 +26,15 @@ std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* arra
   if (bias.is_none()) return {};
   array->emplace(WithoutFloat64("bias", bias, kParameterTypes));
   return (*array)->Flat<float>();
+}
+
+// "int8" -> I8, by the names that train() takes.
+DType OperandType(const std::string& compute_dtype) {
+  std::string name = "float32";
+  OptionTable table;
+  table.Choice("compute_dtype", &name, {"float32", "bfloat16", "int8"}, "");
+  SetOptions(py::dict("compute_dtype"_a = compute_dtype), table);
+  return name == "int8" ? DType::kI8 : name == "bfloat16" ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace
@@ -150,7 +160,7 @@ QLoraConfig LoraArguments::ToConfig() const {
   config.lora_dropout = lora_dropout;
   config.use_rslora = use_rslora;
   config.seed = seed;
-  config.compute = compute_dtype == "int8" ? DType::kI8 : ParseDType(py::str(compute_dtype));
+  config.compute = OperandType(compute_dtype);
   return config;
 }
 

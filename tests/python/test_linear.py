@@ -66,6 +66,12 @@ def test_products_in_eight_bits():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), y)
 
 
+def test_types_of_products_have_the_names_of_train():
+    x = normal(5, 40, seed=3)
+    for name, ours in (("INT8", "int8"), ("torch.int8", "int8"), ("bf16", "bfloat16")):
+        np.testing.assert_array_equal(make(compute_dtype=name)(x), make(compute_dtype=ours)(x))
+
+
 def golden(name):
     path = pathlib.Path(__file__).parents[1] / "golden" / "int8" / (name + ".json")
     case = json.loads(path.read_text())

@@ -95,6 +95,6 @@ def test_nabla_s_mistakes():
              ValueError, r"expected A \(8, r\) and B \(r, 6\)"),
             (lambda: nabla.qlora_linear(x, qweight, adapter, alpha="16"), TypeError, "alpha"),
             (lambda: nabla.qlora_linear(x, qweight, adapter, compute_dtype="int8"), ValueError,
-             "dtype"),
+             "compute_dtype: expected float32, bfloat16 or float16, found int8"),
     ):
         refused(call, error, message)
