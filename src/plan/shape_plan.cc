@@ -126,8 +126,10 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
   plan.warnings = weights.notes;
+  plan.warnings.push_back(NoteIdleInt8(precision, weights));
   plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
   plan.warnings.push_back(WarnOfRanks(adapter));
+  plan.warnings.push_back(WarnOfUnevenExperts(adapter));
   plan.warnings.push_back(WarnOfScalarKernels());
   if (!options.sample_prompts.empty()) {
     plan.warnings.push_back("the memory of sample_prompts is not counted");

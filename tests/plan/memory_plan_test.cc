@@ -1,5 +1,6 @@
 #include "plan/memory_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "qlora/error.h"
@@ -71,6 +72,21 @@ TEST(MemoryPlan, TakesNoMoreInEightBitsThanInBfloat16) {
       EXPECT_LE(int8[i].bytes, bfloat16[i].bytes) << int8[i].name << " " << length;
     }
   }
+}
+
+// As the run itself does.
+TEST(ShapePlan, WarnsOfEightBitsWithoutQuantizedWeights) {
+  Context context(1);
+  const auto warnings = [&](bool load_in_4bit) {
+    TrainOptions options;
+    options.model_name_or_path = SourceDir() / "tests/golden/llama-tiny/config.json";
+    options.compute_dtype = "int8";
+    options.load_in_4bit = load_in_4bit;
+    return PlanShape(context, options).warnings;
+  };
+  const auto idle = ::testing::Contains(::testing::HasSubstr("compute_dtype int8 has no effect"));
+  EXPECT_THAT(warnings(false), idle);
+  EXPECT_THAT(warnings(true), ::testing::Not(idle));
 }
 
 TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) {

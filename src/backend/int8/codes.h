@@ -65,8 +65,8 @@ RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_sca
 void CodeRow(const WeightView& weight, std::int64_t row, const CodeScale& scale, std::int64_t col,
              std::int64_t cols, std::int8_t* codes);
 
-// What a code that is clamped lacks of its value; 0 of any other value. Columns as of CodeRow, of a
-// 4-bit weight.
+// What a code lacks of its value where it would round beyond the largest; 0 of any other value.
+// Columns as of CodeRow, of a 4-bit weight.
 void ExcessOfRow(const WeightView& weight, std::int64_t row, const CodeScale& scale,
                  std::int64_t col, std::int64_t cols, float* excess);
 
