@@ -17,6 +17,7 @@
 #include "foreign/foreign_option.h"
 #include "foreign/rules.h"
 #include "foreign/yaml_options.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {
@@ -148,12 +149,17 @@ class Scanner {
       found_.push_back({key, YAML::Node(value), origin, false});
       return;
     }
-    if (!IsForeignOption(key)) table_.Set(key, value, origin);  // throws: unknown
+    if (!IsForeignOption(key)) ThrowUnknown(key, origin);
     const ForeignOption option = TranslateOption(table_, key, YAML::Node(value), origin);
     for (const auto& [ours, node] : option.settings) {
       found_.push_back({ours, node, origin, true, false, option.yields});
     }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
+  }
+
+  void ThrowUnknown(const std::string& key, const std::string& origin) {
+    RefuseTrainSetting(key, origin);
+    table_.Set(key, "", origin);  // throws: unknown
   }
 
   // Places bare arguments, which set the positionals that no option sets. Too many of them are
@@ -233,7 +239,7 @@ class Scanner {
     } else if (foreign) {
       Foreign(key, origin);
     } else if (option == nullptr && !IsConfig(key)) {
-      table_.Set(key, "", origin);  // throws: unknown
+      ThrowUnknown(key, origin);
       // A value that begins with two dashes is nearly always the next option.
     } else if (!more || arguments_[next_].starts_with("--")) {
       ThrowInvalidInput(

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "foreign/foreign_option.h"
-#include "foreign/rules.h"
 #include "foreign/yaml_options.h"
 #include "migrate/migrate.h"
 #include "records/file_format.h"
@@ -149,10 +148,7 @@ class Reader {
   void CheckKnown(const std::string& key, const std::string& place) {
     if (table_.Find(key) != nullptr) return;
     // The configuration of a run was given to another verb.
-    if (IsTrainSetting(Underscored(key))) {
-      ThrowInvalidInput("{}: {}: this verb has no such option; it is an option of `qlora train`",
-                        place, key);
-    }
+    RefuseTrainSetting(key, fmt::format("{}: {}", place, key));
     table_.Set(key, "", place);  // throws: unknown
   }
 

@@ -1,6 +1,7 @@
 #include "training/train_settings.h"
 
 #include "base/check.h"
+#include "foreign/rules.h"
 
 namespace qlora {
 
@@ -34,12 +35,14 @@ void CheckBatchOptions(OptionTable& table) {
       "keep one");
 }
 
-bool IsTrainSetting(const std::string& name) {
+void RefuseTrainSetting(const std::string& key, const std::string& origin) {
   TrainSettings settings;
   OptionTable table;
   settings.Declare(table);
-  const Option* option = table.Find(name);
-  return option != nullptr && option->name == name;
+  const Option* option = table.Find(key);
+  if (option == nullptr) return;
+  ThrowInvalidInput("{}: this verb has no such option; it is {} of `qlora train`", origin,
+                    option->name == Underscored(key) ? "an option" : option->name);
 }
 
 }  // namespace qlora

@@ -25,8 +25,9 @@ struct TrainSettings {
 // Errors: InvalidInput when the size of a step is given twice.
 void CheckBatchOptions(OptionTable& table);
 
-// True for the name of an option of `qlora train`.
-bool IsTrainSetting(const std::string& name);
+// Errors: InvalidInput, which begins with `origin`, when a key that a verb does not have is a name
+// of an option of `qlora train`.
+void RefuseTrainSetting(const std::string& key, const std::string& origin);
 
 }  // namespace qlora
 

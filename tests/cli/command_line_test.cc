@@ -183,6 +183,17 @@ TEST_F(CommandLineTest, NamesWhatIsWrong) {
   EXPECT_FALSE(table_.Find("packing")->set);
 }
 
+TEST_F(CommandLineTest, NamesOptionsOfTrainingThatAVerbLacks) {
+  EXPECT_EQ(ErrorOf({"--int8_backward"}),
+            "--int8_backward: this verb has no such option; it is an option of `qlora train`");
+  EXPECT_THAT(ErrorOf({"--int8-backward=true"}), HasSubstr("it is an option of `qlora train`"));
+  EXPECT_THAT(ErrorOf({"--bnb_4bit_compute_dtype", "int8"}),
+              HasSubstr("it is compute_dtype of `qlora train`"));
+  EXPECT_THAT(ErrorOfYaml("int8_backward: true\n"),
+              HasSubstr("run.yaml:1: int8_backward: this verb has no such option; it is an option "
+                        "of `qlora train`"));
+}
+
 TEST_F(CommandLineTest, AListThatRepeatsAddsItems) {
   table_.Find("dataset")->repeats = true;
   Parse({"--model", "m", "--dataset", "a,b", "--datasets=c", "--dataset", "d"});
