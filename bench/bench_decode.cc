@@ -150,8 +150,8 @@ std::vector<BenchRow> BenchDecode(Context& context, Clock clock,
     const double prompt_seconds =
         seconds_of(options.prompt_tokens) * static_cast<double>(options.sequences);
     const double token_limit = std::min(read.value / bytes, 1 / seconds_of(1));
-    RowList rows(options.model.ShapeOf(options.model.ShapeText(), format), precision.activation,
-                 context.threads());
+    RowList rows(options.model.ShapeOf(options.model.ShapeText(), format),
+                 OperandType(precision, format), context.threads());
     rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
              prompt_tokens / prompt_seconds, kPeak);
     rows.Add("decode", best.token, 1 / best.token, "tokens/s", token_limit,

@@ -53,6 +53,11 @@ std::string ModelBenchOptions::ShapeOf(const std::string& base, const std::strin
   return weight_formats == ModelBenchOptions().weight_formats ? base : base + " " + format;
 }
 
+DType OperandType(const Precision& precision, const std::string& format) {
+  const bool is_coded = precision.frozen != FrozenProducts::kFloat && format != "bf16";
+  return is_coded ? DType::kI8 : precision.activation;
+}
+
 namespace {
 
 // Keeps the first layers of a model of `all`. Of layers that share keys and values, which are the

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "adapter/lora.h"
+#include "backend/ops.h"
 #include "config/config.h"
 #include "qlora/options.h"
 
@@ -41,6 +42,9 @@ struct ModelBenchOptions {
   // Returns `base`, the text of a shape, with the format, where formats were asked for.
   std::string ShapeOf(const std::string& base, const std::string& format) const;
 };
+
+// Of the operands of products with weights of a format: 8 bits, or the type of activations.
+DType OperandType(const Precision& precision, const std::string& format);
 
 // Errors: InvalidInput for heads that do not divide the hidden size, an unknown name and more
 // layers than the model of that name has.

@@ -25,7 +25,7 @@ inline constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;
 struct BenchRow {
   std::string op;     // "dequantize nf4", "read", ...
   std::string shape;  // "4096x4096"
-  std::string dtype;  // of the values in or out: "f32", "bf16"
+  std::string dtype;  // of the values in or out, or of operands of products: "f32", "bf16", "i8"
   int threads = 1;
   double seconds = 0;      // the best repetition
   double value = 0;        // in `unit`

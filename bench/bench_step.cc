@@ -227,7 +227,7 @@ std::vector<BenchRow> BenchStep(Context& context, Clock clock, const StepBenchOp
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < models.size(); ++i) {
     const auto tokens = static_cast<double>(models[i]->objective().batch.rows());
-    RowList rows(shapes[i], precision.activation, context.threads());
+    RowList rows(shapes[i], OperandType(precision, formats[i % formats.size()]), context.threads());
     AddSpeed(options, times[i], models[i]->flops(), tokens, peak, rows);
     AddShares(times[i], rows);
     // Of several models, memory is not told apart.

@@ -25,6 +25,8 @@
 #include "command/errors.h"
 #include "command/help.h"
 #include "hub/hub_cache.h"
+#include "model/base_record.h"
+#include "model/shared_options.h"
 #include "terminal/text_wrap.h"
 
 namespace qlora {
@@ -84,6 +86,7 @@ class Measurements {
   void Run(const Console& console) {
     if (what_.empty()) ThrowInvalidInput("--what is missing (measurement to make)");
     CheckNumbers();
+    CheckInt8(console);
     const int threads = run_.ThreadCount();
     const bench::Clock clock = clock_ == "cpu" ? bench::Clock::kCpu : bench::Clock::kWall;
     if (clock == bench::Clock::kCpu && threads != 1) {
@@ -116,6 +119,25 @@ class Measurements {
     gemm_.compute_dtype = model_.compute_dtype;
     gemm_.weight_formats = model_.weight_formats;
     return bench::BenchNf4Matmul(context, clock, gemm_);
+  }
+
+  // Refuses int8_backward where it has no effect, as `qlora train` does, and says where
+  // compute_dtype int8 has none.
+  void CheckInt8(const Console& console) const {
+    const bool is_of_step = what_ == "step" && model_.compute_dtype == "int8";
+    const bool is_of_models =
+        what_ == "models" && std::ranges::count(models_.compute_dtypes, "int8") > 0;
+    if (model_.int8_backward && !is_of_step && !is_of_models) {
+      ThrowInvalidInput(
+          "int8_backward would have no effect: it is an option of step and models with "
+          "compute_dtype int8; leave it out");
+    }
+    if (what_ != "step" && what_ != "decode") return;
+    const std::vector<std::string> formats = model_.Formats();
+    if (std::ranges::count(formats, "bf16") < std::ssize(formats)) return;
+    const Precision precision = ParsePrecision(model_.compute_dtype, *BackendFactory::Of("cpu"));
+    const std::string note = NoteIdleInt8(precision, WeightSizes());
+    if (!note.empty()) Say(console, "note: " + note);
   }
 
   // Every number of a measurement is a count.

@@ -92,6 +92,29 @@ TEST_F(BenchTest, MeasuresStepsOfObjectivesInTurn) {
   EXPECT_THAT(Refused(with("kto", "true")), HasSubstr("supervised, preference, decision"));
 }
 
+TEST_F(BenchTest, TellsWhereEightBitsHaveNoEffect) {
+  for (const Words& words : {Words{"step"}, {"decode", "--compute_dtype=int8"}, {"nf4-matmul"}}) {
+    Words backward = words;
+    backward.emplace_back("--int8_backward=true");
+    EXPECT_THAT(Refused(backward), HasSubstr("int8_backward would have no effect"));
+  }
+  const auto step = [&](const char* load_in_4bit) {
+    return Run({"step", "--hidden_size=64", "--intermediate_size=64", "--num_hidden_layers=1",
+                "--num_attention_heads=2", "--num_key_value_heads=1", "--vocab_size=64",
+                "--lora_r=2", "--max_length=16", "--steps=1", "--threads=1", "--compute_dtype=int8",
+                std::string("--load_in_4bit=") + load_in_4bit, "--json"});
+  };
+  const auto type = [](const Outcome& outcome) {
+    return nlohmann::json::parse(outcome.out).at("results").at(0).at("dtype");
+  };
+  const Outcome quantized = step("true");
+  const Outcome dense = step("false");
+  EXPECT_EQ(type(quantized), "i8");
+  EXPECT_THAT(quantized.err, ::testing::Not(HasSubstr("no effect")));
+  EXPECT_EQ(type(dense), "bf16");
+  EXPECT_THAT(dense.err, HasSubstr("note: compute_dtype int8 has no effect"));
+}
+
 TEST_F(BenchTest, RecomputesWhatAnOptionSays) {
   const Words step = {"step",
                       "--hidden_size=64",
