@@ -304,11 +304,6 @@ bool ReadsField(DecisionForm form, std::string_view field) {
   return form == DecisionForm::kMultipleChoice && field == "instructions";
 }
 
-std::string StateOf(const OrderedJson& record) {
-  const Named state = FindNamed(record, kStateNames);
-  return state ? FormatJson(*state.value) : "";
-}
-
 DecisionRecord ReadDecisionRecord(const OrderedJson& record, const DecisionFields& fields) {
   const auto form = DetectDecisionForm(record, fields);
   if (!form) {
