@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "io/json.h"
@@ -53,7 +54,7 @@ class DecideVerb : public Verb {
     // A list of OpenAI's answers numbers those without a name.
     for (const auto& [key, value] : answer.at("answers").items()) {
       const bool is_named = value.contains("name") && value.at("name").is_string();
-      console.out << Line(is_named ? value.at("name").get<std::string>() : key, value);
+      console.out << Printable(Line(is_named ? value.at("name").get<std::string>() : key, value));
     }
     return 0;
   }

@@ -96,6 +96,11 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   const Outcome text = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
   EXPECT_EQ(text.code, 0);
   EXPECT_NE(text.out.find("who: "), std::string::npos) << text.out;
+  // What a terminal would obey is shown.
+  Write("request.json", R"({"state": "s", "questions": {"a\u001b[2J": {"type": "choice",
+            "instructions": "?", "criteria": {"b\u0007": null}}}})");
+  const Outcome odd = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
+  EXPECT_NE(odd.out.find(R"(a\x1b[2J: b\x07 (b\x07 1.0000))"), std::string::npos) << odd.out;
 }
 
 TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
@@ -219,6 +224,12 @@ TEST_F(DecisionCommandTest, WrongOptionsAreRefused) {
   // The data of the training are no data for temperatures.
   RunJson(TrainWords());
   refused({"calibrate", "model", "train.jsonl", "--adapter", "out"}, "was trained on");
+  Write("other.jinja",
+        "{{ state | tojson }}{{ instructions | tojson }}{% for o in options %}{{ o.label }}"
+        "{% endfor %}:\n\n");
+  refused({"calibrate", "model", "calibration.jsonl", "--adapter", "out", "--decision-template",
+           "other.jinja"},
+          "decision.json has another template");
 }
 
 }  // namespace
