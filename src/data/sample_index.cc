@@ -120,6 +120,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   DataOptions named = options;
   if (layout.layout.kind == PromptLayout::Kind::kDecision) {
     named.decision.fields = WithClassLabels(options.decision.fields, source.path);
+    records.RefuseWideNumbers();
   }
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), named, tokenizer, chat,

@@ -108,6 +108,20 @@ TEST(TrainingDataTest, RecordsOfOneStateAreHeldOutTogether) {
   }
 }
 
+// A state is shown as JSON, where null is another value.
+TEST(TrainingDataTest, RefusesNumbersOfStatesThatNoDoubleHolds) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  WriteTextFile(path,
+                R"({"state": {"a": 1e400}, "type": "noul", "instructions": "?", "answer": true})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  ExpectRefused(
+      [&] {
+        Dataset::Open(ToDataOptions(ReadingFields(), {path.string()}, kLimits), tokenizer, nullptr);
+      },
+      "number overflow parsing '1e400'");
+}
+
 TEST(TrainingDataTest, OptionsOfHeldOutChoicesAreInTheGivenOrder) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "d.jsonl";
