@@ -98,9 +98,9 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   EXPECT_NE(text.out.find("who: "), std::string::npos) << text.out;
   // What a terminal would obey is shown.
   Write("request.json", R"({"state": "s", "questions": {"a\u001b[2J": {"type": "choice",
-            "instructions": "?", "criteria": {"b\u0007": null}}}})");
+            "instructions": "?", "criteria": {"b\u0007\n": null}}}})");
   const Outcome odd = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
-  EXPECT_NE(odd.out.find(R"(a\x1b[2J: b\x07 (b\x07 1.0000))"), std::string::npos) << odd.out;
+  EXPECT_NE(odd.out.find(R"(a\x1b[2J: b\x07\n (b\x07\n 1.0000))"), std::string::npos) << odd.out;
 }
 
 TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
