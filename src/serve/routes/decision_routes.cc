@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "inference/model_decisions.h"
 #include "io/json.h"
 #include "qlora/error.h"
@@ -88,6 +89,12 @@ void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wir
   if (HasLeft(*reply)) return;
   server.generation.CheckRoomForPasses();
   const OrderedJson body = ParseBody(http);
+  // Of two questions of one id, or options of one key, one would be left out.
+  if (const auto key = FindDuplicateKey(http.body, body)) {
+    throw ApiError(400, fmt::format("key '{}' appears twice in one object; only one of its values "
+                                    "would be read",
+                                    FirstBytes(*key, 60)));
+  }
   DecisionRequest request = ReadRequest(body, wire);
   // The calls below hold the model, too: what is laid out refers to it.
   const ServedModelPtr model = server.models.Find(request.model);

@@ -115,6 +115,14 @@ TEST_F(DecisionRouteTest, ManyQuestionsArePartsOfTheSameAnswer) {
   }
 }
 
+TEST_F(DecisionRouteTest, AQuestionThatIsAskedTwiceIsRefused) {
+  const std::string twice = R"({"state": "x", "questions": {
+      "a": {"type": "noul", "instructions": "x"}, "a": {"type": "noul", "instructions": "y"}}})";
+  const auto reply = Post("/v1/systemone", twice);
+  EXPECT_EQ(reply->response.status, 400);
+  EXPECT_THAT(reply->body, HasSubstr("key 'a' appears twice"));
+}
+
 TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
   struct Wrong {
     const char* path;
