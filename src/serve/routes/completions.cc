@@ -99,8 +99,8 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
   GenerationRequest& generation = request.generation;
-  RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "best_of", "logprobs",
-                       "echo", "suffix", "add_special_tokens"});
+  RefuseForeign(body, {"prompt", "max_tokens", "max_completion_tokens", "stop", "n", "best_of",
+                       "logprobs", "echo", "suffix", "add_special_tokens"});
   if (!body.Bool("add_special_tokens").value_or(true)) {
     body.Refuse("add_special_tokens", "texts get them here; send the prompt as token ids");
   }

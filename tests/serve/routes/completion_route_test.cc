@@ -52,15 +52,16 @@ TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
   std::string many = "[\"a\"";
   for (int i = 0; i < 64; ++i) many += ",\"a\"";
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"prompt", "5"},        {"prompt", "{}"},         {"prompt", "[]"},
-      {"prompt", "[288]"},    {"prompt", "[1.5]"},      {"prompt", "[null]"},
-      {"prompt", "[[]]"},     {"n_predict", "5"},       {"add_special_tokens", "false"},
-      {"prompt", "[[1], 5]"}, {"prompt", many + "]"},   {"prompt", "[\"a\", true]"},
-      {"suffix", "\"x\""},    {"best_of", "2"},         {"best_of", "\"x\""},
-      {"echo", "1"},          {"logprobs", "21"},       {"logprobs", "-1"},
-      {"logprobs", "true"},   {"max_tokens", "0"},      {"n", "17"},
-      {"stream", "1"},        {"temperature", "\"x\""}, {"stop", "[5]"},
-      {"stream_options", "5"}};
+      {"prompt", "5"},         {"prompt", "{}"},         {"prompt", "[]"},
+      {"prompt", "[288]"},     {"prompt", "[1.5]"},      {"prompt", "[null]"},
+      {"prompt", "[[]]"},      {"n_predict", "5"},       {"add_special_tokens", "false"},
+      {"prompt", "[[1], 5]"},  {"prompt", many + "]"},   {"prompt", "[\"a\", true]"},
+      {"suffix", "\"x\""},     {"best_of", "2"},         {"best_of", "\"x\""},
+      {"echo", "1"},           {"logprobs", "21"},       {"logprobs", "-1"},
+      {"logprobs", "true"},    {"max_tokens", "0"},      {"n", "17"},
+      {"stream", "1"},         {"temperature", "\"x\""}, {"stop", "[5]"},
+      {"stream_options", "5"}, {"images", "[\"AA==\"]"}, {"input", "\"x\""},
+      {"messages", "[{}]"},    {"tools", "[{}]"},        {"conversation", "\"x\""}};
   for (const auto& [name, value] : wrong) {
     const std::string prompt = name == "prompt" ? "" : "\"prompt\": \"a\", ";
     const auto reply = Ask("POST", kPath, "{" + prompt + "\"" + name + "\": " + value + "}");
