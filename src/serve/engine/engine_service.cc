@@ -71,7 +71,8 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");
-  if (room < 1) throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
+  if (room < std::min<std::int64_t>(request.options.max_new_tokens, 1))
+    throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
   // A pass with an id that the model has no row for would end the answers of all.
   const std::int64_t largest = *std::ranges::max_element(request.prompt);
   if (largest >= base_.config.vocab_size) {

@@ -40,6 +40,14 @@ std::size_t BytesOf(const std::vector<GenerationRequest>& requests, std::int64_t
   return bytes;
 }
 
+void CheckLength(const GenerationRequest& request) {
+  const std::int64_t most = request.options.max_new_tokens;
+  if (request.min_tokens <= most) return;
+  RefuseField("min_tokens", fmt::format("expected at most {}, the tokens that the answer has at "
+                                        "most, found {}",
+                                        most, request.min_tokens));
+}
+
 }  // namespace
 
 OrderedJson UsageJson(const AnswerUsage& usage) {
@@ -63,6 +71,7 @@ const char* FinishReason(StopReason reason) {
 }
 
 void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
+  for (const GenerationRequest& request : requests) CheckLength(request);
   held_->Add(BytesOf(requests, choices), "", kRemedy);
   {
     // What comes meanwhile waits for Begin.

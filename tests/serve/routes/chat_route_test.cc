@@ -253,6 +253,13 @@ TEST_F(ChatRouteTest, PicturesBesideTheTextOfAMessageAreRefused) {
   for (const char* none : {"[]", "null"}) EXPECT_EQ(ask(none)->response.status, 200) << none;
 }
 
+TEST_F(ChatRouteTest, AnAnswerIsNoShorterThanItMayBeLong) {
+  const auto reply = With("max_tokens", R"(3, "min_tokens": 4)");
+  EXPECT_EQ(ErrorOf(*reply)["param"], "min_tokens");
+  EXPECT_TRUE(service_.requests.empty());
+  EXPECT_EQ(With("max_tokens", R"(4, "min_tokens": 4)")->response.status, 200);
+}
+
 TEST_F(ChatRouteTest, DoSampleDecidesBeforeTheTemperature) {
   EXPECT_FALSE((With("do_sample", "false"), service_.requests.at(0).options.do_sample));
   EXPECT_TRUE((With("do_sample", "true"), service_.requests.at(0).options.do_sample));

@@ -189,6 +189,23 @@ TEST_F(CompletionRouteTest, TheDrawnTokenIsAmongTheLikeliest) {
   const Json top = reply->json()["choices"][0]["logprobs"]["top_logprobs"][0];
   EXPECT_EQ(top.size(), 2u);
   EXPECT_EQ(top["a"], -3.0);
+  service_.pieces[0].tokens[0].top = {};
+  const auto other = Post(kPath, {{"prompt", "x"}, {"logprobs", 0}});
+  const Json alone = other->json()["choices"][0]["logprobs"]["top_logprobs"][0];
+  EXPECT_EQ(alone.size(), 1u);
+  EXPECT_EQ(alone["a"], -3.0);
+}
+
+TEST_F(CompletionRouteTest, APromptIsScoredWithoutAnAnswer) {
+  service_.pieces = {{.prompt = {{.token = 5, .bytes = "x"}}}};
+  service_.end = {.reason = StopReason::kMaxNewTokens};
+  const std::string of_all = R"({"echo": true, "logprobs": 1, "max_tokens": 0, "prompt": )";
+  const auto reply = Ask("POST", kPath, of_all + IdList(128) + "}");
+  ASSERT_EQ(reply->response.status, 200) << reply->body;
+  EXPECT_EQ(service_.requests.back().options.max_new_tokens, 0);
+  EXPECT_EQ(reply->json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(reply->json()["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(Ask("POST", kPath, of_all + IdList(129) + "}")->response.status, 400);
 }
 
 TEST_F(CompletionRouteTest, TheServersLimitHoldsWhereARequestHasNone) {
