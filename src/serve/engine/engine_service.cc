@@ -15,9 +15,11 @@ namespace {
 
 ApiError Stopping() { return ApiError(503, "the server is stopping", "", "stopping"); }
 
-ApiError Full(std::int64_t waiting, const char* what) {
-  return ApiError(429, fmt::format("{} {} are waiting already; try again later", waiting, what), "",
-                  "queue_full");
+// open: those that run, too.
+ApiError Full(std::int64_t open, const char* what) {
+  return ApiError(
+      429, fmt::format("{} {} run or wait already, and no more may; try again later", open, what),
+      "", "queue_full");
 }
 
 }  // namespace
@@ -88,7 +90,7 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
       std::move(model), std::move(request), std::move(listener), room));
   const std::lock_guard lock(mutex_);
   if (refuses_) throw Stopping();
-  if (open_ >= most_answers()) throw Full(open_, "requests");
+  if (open_ >= most_answers()) throw Full(open_, "answers");
   const GenerationId id = next_id_++;
   posted_.push_back([this, id, answer] { Begin(id, std::move(*answer)); });
   ++open_;

@@ -61,7 +61,7 @@ void CheckAnswers(const GenerationService& service, std::int64_t prompts, std::i
   const std::int64_t most = service.most_answers();
   if (prompts * n <= most) return;
   RefuseField(n > 1 ? "n" : "prompt",
-              fmt::format("{} with n = {} asks for {} answers, and this server has room for {} at "
+              fmt::format("{} with n = {} are {} answers, and this server has room for {} at "
                           "the same time (max_sequences and max_queue); ask for fewer in a request",
                           Counted(prompts, "prompt"), n, prompts * n, most));
 }

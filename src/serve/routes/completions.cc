@@ -75,14 +75,14 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
   const std::string path = body.PathOf("prompt");
   const OrderedJson* prompt = body.Find("prompt");
   if (prompt == nullptr) body.Refuse("prompt", "is missing");
-  CheckAnswers(generation, 1, choices);
-  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>(), least, path)};
-  if (!prompt->is_array() || prompt->empty()) {
+  if (!prompt->is_string() && (!prompt->is_array() || prompt->empty())) {
     body.Refuse("prompt", "expected text, token ids, or a list of these");
   }
-  if (prompt->front().is_number()) return {PromptOfIds(model, *prompt, least, path)};
-  body.List("prompt", 1, kMostPrompts);
-  CheckAnswers(generation, std::ssize(*prompt), choices);
+  const bool is_list = prompt->is_array() && !prompt->front().is_number();
+  if (is_list) body.List("prompt", 1, kMostPrompts);
+  CheckAnswers(generation, is_list ? std::ssize(*prompt) : 1, choices);
+  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>(), least, path)};
+  if (!is_list) return {PromptOfIds(model, *prompt, least, path)};
   std::vector<TextPrompt> prompts;
   for (std::int64_t i = 0; i < std::ssize(*prompt); ++i) {
     const OrderedJson& one = (*prompt)[i];

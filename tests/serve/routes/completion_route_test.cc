@@ -121,6 +121,9 @@ TEST_F(CompletionRouteTest, MoreAnswersThanEverFitAreRefusedForGood) {
   EXPECT_EQ(Post(kPath, {{"prompt", prompts}, {"n", 4}})->response.status, 200);
   service_.most = 2;
   EXPECT_EQ(ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}}))["param"], "prompt");
+  EXPECT_THAT(
+      ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}, {"n", 16}}))["message"].get<std::string>(),
+      testing::HasSubstr("3 prompts with n = 16 are 48 answers"));
   EXPECT_EQ(
       ErrorOf(*Post("/v1/chat/completions",
                     {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 3}}))["param"],
