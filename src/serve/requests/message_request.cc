@@ -94,6 +94,7 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   CallIds calls;
   for (std::int64_t i = 0; i < std::ssize(list); ++i) {
     const RequestFields message(list[i], ItemPath(body.PathOf("messages"), i));
+    RefuseForeignInMessage(message);
     const std::string role = message.NeedText("role");
     if (role == "user") {
       ReadUser(message, calls, request.messages);
@@ -161,7 +162,7 @@ void RefuseOthers(const RequestFields& body) {
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }
-  RefuseForeign(body, {"max_tokens", "stop_sequences", "system", "thinking"});
+  RefuseForeign(body, {"messages", "tools", "max_tokens", "stop_sequences", "system", "thinking"});
 }
 
 }  // namespace

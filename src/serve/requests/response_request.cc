@@ -64,6 +64,7 @@ class ItemReader {
 
  private:
   void AddMessage(const RequestFields& item) {
+    RefuseForeignInMessage(item);
     const std::string role = item.NeedText("role");
     if (role != "user" && role != "system" && role != "developer" && role != "assistant") {
       item.Refuse("role", fmt::format("expected user, assistant, system or developer, found '{}'",
@@ -180,7 +181,7 @@ void RefuseOthers(const RequestFields& body) {
   if (parts != nullptr && std::ranges::count(*parts, "message.output_text.logprobs") != 0) {
     body.Refuse("include", "log-probabilities are offered by /v1/chat/completions alone");
   }
-  RefuseForeign(body, {"max_output_tokens", "instructions", "reasoning"});
+  RefuseForeign(body, {"input", "tools", "max_output_tokens", "instructions", "reasoning"});
 }
 
 }  // namespace

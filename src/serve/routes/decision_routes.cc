@@ -16,6 +16,7 @@
 #include "serve/api_error.h"
 #include "serve/request_fields.h"
 #include "serve/request_room.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
@@ -35,6 +36,11 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   }
   if (std::ssize(*questions) > kMostQuestions) {
     fields.Refuse("questions", fmt::format("expected at most {}", kMostQuestions));
+  }
+  if (wire == Wire::kSystemOne) {
+    RefuseForeignToDecision(fields, {"state"});
+  } else {
+    RefuseForeignToDecision(fields, {"input"});
   }
   try {
     return ReadDecisionRequest(body);
