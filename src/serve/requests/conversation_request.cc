@@ -84,9 +84,11 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
   if (const auto description = function.Text("description")) made["description"] = *description;
   function.Bool("strict");
   const std::optional<RequestFields> schema = function.Object(schema_name);
-  made["parameters"] = schema
-                           ? schema->json()
-                           : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
+  // OpenAI: a function without parameters has none, as opposed to any.
+  made["parameters"] = schema ? schema->json()
+                              : OrderedJson{{"type", "object"},
+                                            {"properties", OrderedJson::object()},
+                                            {"additionalProperties", false}};
   return {{"type", "function"}, {"function", std::move(made)}};
 }
 
