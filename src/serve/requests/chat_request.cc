@@ -129,7 +129,7 @@ ConversationRequest ReadChatConversation(const RequestFields& body, const Served
   ReadMessages(body, request);
   ReadTools(body, request, ReadTool);
   RefuseOthers(body);
-  if (const auto effort = body.Text("reasoning_effort")) SetEffort(*effort, model, request);
+  ReadEffort(body, "reasoning_effort", model, request);
   ReadVariables(body, request);
   return request;
 }

@@ -179,9 +179,7 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   ReadTools(body, request, ReadTool);
   const std::optional<RequestFields> output = body.Object("output_config");
   // What `thinking` says comes after what an effort implies.
-  if (const auto effort = output ? output->Text("effort") : std::nullopt) {
-    SetEffort(*effort, model, request);
-  }
+  if (output) ReadEffort(*output, "effort", model, request);
   ReadThinking(body, model, request);
   RefuseOtherForms(body, "output_config.format");
   request.format = ReadAnswerFormat(body, "output_format", model);

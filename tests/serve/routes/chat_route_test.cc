@@ -143,7 +143,7 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"modalities", {"[\"audio\"]", "5"}},
       {"web_search_options", {"{}"}},
       {"parallel_tool_calls", {"0", "\"no\""}},
-      {"reasoning_effort", {"5"}},
+      {"reasoning_effort", {"5", "\"hgih\"", "\"low high\""}},
       // Of other servers and interfaces.
       {"max_output_tokens", {"5", "0"}},
       {"n_predict", {"5"}},
