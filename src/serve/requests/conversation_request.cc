@@ -84,11 +84,9 @@ OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) 
   if (const auto description = function.Text("description")) made["description"] = *description;
   function.Bool("strict");
   const std::optional<RequestFields> schema = function.Object(schema_name);
-  // OpenAI: a function without parameters has none, as opposed to any.
-  made["parameters"] = schema ? schema->json()
-                              : OrderedJson{{"type", "object"},
-                                            {"properties", OrderedJson::object()},
-                                            {"additionalProperties", false}};
+  made["parameters"] = schema
+                           ? schema->json()
+                           : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
   return {{"type", "function"}, {"function", std::move(made)}};
 }
 

@@ -289,25 +289,6 @@ TEST_F(ResponsesTest, ACallThatMustBeMade) {
   }
 }
 
-TEST_F(ResponsesTest, AToolWithoutParametersIsCalledWithoutArguments) {
-  for (const OrderedJson& more : {OrderedJson::object(), OrderedJson({{"parameters", nullptr}})}) {
-    service_.requests.clear();
-    const OrderedJson tool = With({{"type", "function"}, {"name", "now"}}, more);
-    Ask(kPath, With(kAsk, {{"tools", OrderedJson::array({tool})}, {"tool_choice", "required"}}));
-    ASSERT_EQ(service_.requests.size(), 1u) << answer_.body;
-    EXPECT_THAT(Prompt(), HasSubstr("now"));
-    GrammarReader reader(service_.requests[0].format.grammar);
-    GrammarReader::Position at = reader.begin();
-    const auto read = [&](std::string_view text) {
-      for (const char byte : text) at = reader.Next(at, static_cast<unsigned char>(byte));
-    };
-    read("<tool_call>\n{\"name\": \"now\", \"arguments\": {");
-    EXPECT_EQ(reader.Next(at, '"'), GrammarReader::kNowhere);
-    read("}}\n</tool_call>");
-    EXPECT_TRUE(reader.CanEnd(at)) << tool;
-  }
-}
-
 TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
   const auto item = [](const OrderedJson& json) {
     return OrderedJson({{"input", OrderedJson::array({json})}});
