@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -155,21 +154,19 @@ std::vector<Int8Dots> Int8DotsOf(SimdTarget target) {
 SimdKernels ParseSimdKernels(std::string_view text) {
   const std::size_t plus = text.find('+');
   const std::string_view name = text.substr(0, plus);
-  const std::string_view dots_name = plus == text.npos ? "" : text.substr(plus + 1);
-  const auto dots = plus == text.npos
-                        ? std::nullopt
-                        : std::optional(FindNamed(kInt8Dots, dots_name, " behind the plus"));
   const SimdTarget target = name.empty() ? BestSimdTarget() : FindNamed(kTargets, name, "");
   if (target > SimdTargets().back()) {
     ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}",
                       NameOf(SimdTargets().back()), name);
   }
   const Int8Dots best = Int8DotsOf(target).back();
-  if (dots && !HasInt8Dots(target, *dots)) {
+  if (plus == text.npos) return {target, best};
+  const Int8Dots dots = FindNamed(kInt8Dots, text.substr(plus + 1), " behind the plus");
+  if (!HasInt8Dots(target, dots)) {
     ThrowInvalidInput("QLORA_TARGET: this machine has at most {}+{}, found {}", NameOf(target),
                       NameOf(best), text);
   }
-  return {target, dots.value_or(best)};
+  return {target, dots};
 }
 
 Int8Dots ActiveInt8Dots() { return Active().load(std::memory_order_relaxed).int8; }
