@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -220,6 +221,25 @@ int OpenRegularFile(const std::filesystem::path& path) {
     ThrowInvalidInput("{}: is not a regular file", path.string());
   }
   return fd.release();
+}
+
+void ForEachLine(const std::filesystem::path& path, std::int64_t offset, std::size_t max_bytes,
+                 const std::function<void(std::string_view line, bool whole)>& take) {
+  const Stream file(fdopen(OpenRegularFile(path), "r"));
+  if (file == nullptr || fseeko(file.get(), offset, SEEK_SET) != 0) throw std::bad_alloc();
+  std::string chunk(std::size_t{1} << 18, '\0');
+  std::string line;
+  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
+    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
+      const std::size_t end = rest.find('\n');
+      line += rest.substr(0, end);
+      if (line.size() > max_bytes) return take(line, false);
+      if (end == rest.npos) break;
+      take(std::exchange(line, ""), true);
+      rest.remove_prefix(end + 1);
+    }
+  }
+  if (!line.empty()) take(line, false);
 }
 
 std::string ReadTextFile(const std::filesystem::path& path, std::int64_t max_bytes) {
