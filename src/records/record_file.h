@@ -12,9 +12,9 @@
 //   infinite_numbers.h
 //                   NaN and Infinity, as Python writes them
 //   data_roles.h    which of them are for training, by their names
-//   compressed_file.h, parquet_text.h
-//                   write what gzip, zstd and Parquet hold as text once, in front of this walk
-//                   (derived_text.h)
+//   compressed_file.h
+//                   writes what gzip and zstd hold as text once, in front of this walk, as is done
+//                   with rows of Parquet (derived_text.h)
 //   number_spelling.h
 //                   numbers that are texts
 //   index_array.h   8 bytes a record, in memory or in a mapped file
