@@ -12,7 +12,6 @@
 #include "parquet/parquet.h"
 #include "records/csv.h"
 #include "records/derived_text.h"
-#include "records/infinite_numbers.h"
 #include "records/json_array.h"
 #include "records/json_lines.h"
 #include "records/number_spelling.h"
