@@ -12,8 +12,7 @@
 #include "parquet/parquet.h"
 #include "records/csv.h"
 #include "records/derived_text.h"
-#include "records/json_array.h"
-#include "records/json_lines.h"
+#include "records/json_scanners.h"
 #include "records/number_spelling.h"
 #include "records/record_error.h"
 

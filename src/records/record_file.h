@@ -7,8 +7,7 @@
 //   reading_limits.h
 //                   the memory that a record, a page of Parquet or a window of zstd may take
 //   csv.h           splits rows of CSV
-//   json_array.h    finds the elements of a JSON array
-//   json_lines.h    finds the records of JSON Lines
+//   json_scanners.h finds the elements of a JSON array, and the records of JSON Lines
 //   data_roles.h    which of them are for training, by their names
 //   compressed_file.h
 //                   writes what gzip and zstd hold as text once, in front of this walk, as is done
