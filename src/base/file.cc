@@ -25,23 +25,6 @@ constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;  // Linux moves at mo
 
 // ---- Descriptors and errors.
 
-// A descriptor that is closed at the end of the scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  // The caller closes it from now on.
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 // Without O_NONBLOCK, opening a pipe waits until another program writes to it.
 int OpenForReading(const std::filesystem::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -161,6 +144,10 @@ std::filesystem::path ProgramFolder() { return ProgramFile().parent_path(); }
 // ---- Mapped files.
 
 // The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor fd(OpenRegularFile(path));
   const struct stat status = StatusOf(fd.get(), path);

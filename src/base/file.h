@@ -12,10 +12,26 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "qlora/error.h"
 
 namespace qlora {
+
+// A descriptor that is closed at the end of the scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // The caller closes it from now on.
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
 
 // A read-only mapping of a whole file. Errors: InvalidInput when it is missing or unreadable.
 class MappedFile {
