@@ -472,8 +472,7 @@ void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
 ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
                                     EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};
-  const bool mistake =
-      std::find(kMistakes.begin(), kMistakes.end(), error.code().value()) != kMistakes.end();
+  const bool mistake = std::ranges::find(kMistakes, error.code().value()) != kMistakes.end();
   return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 
