@@ -74,20 +74,13 @@ struct TypeOf {
 
 OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
   OrderedJson properties = OrderedJson::object();
-  OrderedJson once = OrderedJson::array();  // a key and its aliases exclude each other
   for (const Option& option : table.options()) {
     OrderedJson property = {{"description", option.help}};
     property.update(std::visit(TypeOf{option}, option.value));
     properties[option.name] = std::move(property);
-    std::vector<std::string> names = {option.name};
     for (const std::string& alias : option.aliases) {
       properties[alias] = {{"$ref", "#/properties/" + option.name},
                            {"description", "the same as " + option.name}};
-      for (const std::string& name : names) {
-        // not required [a, b]: not both. For n names, n (n - 1) / 2 pairs.
-        once.push_back({{"not", {{"required", OrderedJson::array({name, alias})}}}});
-      }
-      names.push_back(alias);
     }
   }
   // An editor underlines an unknown key while it is typed, as the program would refuse it.
@@ -95,8 +88,7 @@ OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
           {"title", title},
           {"type", WithNull("object")},
           {"properties", std::move(properties)},
-          {"additionalProperties", false},
-          {"allOf", std::move(once)}};
+          {"additionalProperties", false}};
 }
 
 }  // namespace qlora

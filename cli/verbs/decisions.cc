@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
+#include "base/text.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "io/json.h"
@@ -63,7 +65,7 @@ class DecideVerb : public Verb {
   static std::string Line(const std::string& id, const OrderedJson& answer) {
     for (const char* key : {"noul", "probability"}) {
       if (answer.contains(key)) {
-        return fmt::format("{}: {:.4f}\n", id, answer.at(key).get<double>());
+        return fmt::format("{}: {:.4f}\n", Shown(id), answer.at(key).get<double>());
       }
     }
     const OrderedJson& probabilities = answer.at("probabilities");
@@ -72,14 +74,18 @@ class DecideVerb : public Verb {
       const bool is_listed = value.is_object();
       const std::string name = is_listed ? Plain(value.at("value")) : key;
       const double p = (is_listed ? value.at("probability") : value).get<double>();
-      parts.push_back(fmt::format("{} {:.4f}", name, p));
+      parts.push_back(fmt::format("{} {:.4f}", Shown(name), p));
     }
     const OrderedJson& decided =
         answer.contains("choice") ? answer.at("choice") : answer.at("score");
     return fmt::format(
-        "{}: {} ({})\n", id,
-        decided.is_number() ? fmt::format("{:.2f}", decided.get<double>()) : Plain(decided),
+        "{}: {} ({})\n", Shown(id),
+        decided.is_number() ? fmt::format("{:.2f}", decided.get<double>()) : Shown(Plain(decided)),
         fmt::join(parts, ", "));
+  }
+  // On one line, without what a terminal would obey.
+  static std::string Shown(const std::string& name) {
+    return ReplaceAll(Printable(name), "\n", "\\n");
   }
   static std::string Plain(const OrderedJson& value) {
     return value.is_string() ? value.get<std::string>() : FormatJson(value);

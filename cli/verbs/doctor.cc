@@ -74,6 +74,7 @@ class DoctorVerb : public Verb {
                               {"simd_target", machine.simd_target},
                               {"best_simd_target", machine.best_simd_target},
                               {"int8_kernels", machine.int8_kernels},
+                              {"best_int8_kernels", machine.best_int8_kernels},
                               {"int8_speedup", Int8GainToJson(int8)},
                               {"cores", machine.cores},
                               {"memory_total_bytes", machine.memory_total},
@@ -89,12 +90,14 @@ class DoctorVerb : public Verb {
     const auto list = [&](const std::string& line) { out << Fitted(console.out_style, line); };
     list(fmt::format("features      {}\n", fmt::join(machine.cpu_features, " ")));
     // A QLORA_TARGET that was left in the environment explains a slow run.
-    out << fmt::format(
-        "kernels       {}{}\n", machine.simd_target,
-        machine.simd_target == machine.best_simd_target
-            ? ""
-            : fmt::format(" (forced; the best here is {})", machine.best_simd_target));
-    list(fmt::format("int8          {}: {}\n", machine.int8_kernels, FormatInt8Gain(int8)));
+    const auto kernels = [](const std::string& found, const std::string& best) {
+      return found == best ? found : fmt::format("{} (forced; the best here is {})", found, best);
+    };
+    out << fmt::format("kernels       {}\n",
+                       kernels(machine.simd_target, machine.best_simd_target));
+    list(fmt::format("int8          {}: {}\n",
+                     kernels(machine.int8_kernels, machine.best_int8_kernels),
+                     FormatInt8Gain(int8)));
     // Usable: containers and taskset allow for fewer than there are.
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -34,7 +35,7 @@ class ServeVerb : public Verb {
             "answer whoever else is served. Listens on this "
             "machine alone unless --host names another address, which needs --api_key. Ctrl+C "
             "refuses new requests and ends the server when the running ones are answered, after "
-            "10 seconds at the latest.",
+            "10 seconds at the latest; again, it ends at once.",
         .examples = {"qlora serve ./my-model --adapter tales=my-adapter",
                      "qlora serve ./my-model --adapter a=first --adapter b=second --port 8000"},
         .positionals = {"model_name_or_path"},
@@ -67,7 +68,8 @@ class ServeVerb : public Verb {
     RunningServer server(context, options_, Version(), log, Loading(guard, console));
     ShowServer(server, console);
     while (!guard.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    log("stopping: new requests are refused; running ones have 10 seconds");
+    const char* advice = guard.signal() == SIGINT ? "; Ctrl+C again ends now" : "";
+    log(fmt::format("stopping: new requests are refused; running ones have 10 seconds{}", advice));
     const bool is_done = server.Drain(kDrainTime);
     log(is_done ? "stopped: all requests are answered" : "stopped: some requests were cut");
     return kInterruptedExit;

@@ -39,7 +39,7 @@ struct DecisionReading {
   std::string decision_template;  // plain, chat, a Jinja file; "": chat if the model has a template
   std::vector<std::string> question_types = {"noul", "choice", "score"};
   bool soft_targets = true;           // false: the most likely option
-  std::string option_order = "auto";  // given, shuffle; auto: shuffle in training, given elsewhere
+  std::string option_order = "auto";  // of training: given, shuffle; auto: shuffle
   std::int64_t max_options = 26;      // of a choice in training
   bool share_prefix = true;           // compute what the questions of a record share once
   // Tables of texts with labels.

@@ -50,8 +50,9 @@ struct DecisionResult {
 };
 
 // Judges a file of predictions, as `predictions` above. decision_temperature, ece_bins: as in
-// EvalOptions; without temperatures, probabilities are as the file has them. Errors: InvalidInput
-// with file and line.
+// EvalOptions; with temperatures, 1 too, probabilities are made of the logits of the file, else
+// they are as the file has them. Errors: InvalidInput with file and line; for temperatures without
+// logits.
 DecisionResult EvaluatePredictions(const std::string& file, const std::string& decision_temperature,
                                    std::int64_t ece_bins);
 

@@ -28,7 +28,7 @@ struct QLoraConfig {
   bool use_rslora = false;
   std::uint64_t seed = 42;  // of A and of the dropout masks
   // Operands of the products: kF32 or kBF16, with sums in float32. kI8: of x W^T alone, with sums
-  // of 32 bits (docs/math/eight-bit.md), beside kBF16.
+  // of 32 bits (docs/math/eight-bit.md), beside kBF16; not with weights that are decoded first.
   DType compute = DType::kF32;
   QuantizeOptions quantize = {};  // form of the weight that FromWeight makes
 };
@@ -38,12 +38,13 @@ class QLoraLinear {
   // Quantizes w (O, I; F32, BF16 or F16). A is uniform in +-1/sqrt(I) (PEFT's Kaiming
   // initialisation), B is zero, so that the layer starts as x W^T + bias. bias: O values or none.
   // The context must outlive the layer. Errors (InvalidInput): as Quantize; a configuration
-  // out of range; a bias of another length.
+  // out of range, or kI8 with row blocks or zero points; a bias of another length.
   static QLoraLinear FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config = {},
                                 std::span<const float> bias = {});
   // The same around a weight that is quantized already, in any form. The layer computes with the
   // layout of bitsandbytes: scales that are not float32 or kDoubleBnb are held as float32 too, and
-  // row blocks and zero points are decoded to float32 on the first call, and kept so.
+  // row blocks and zero points are decoded to float32 on the first call, and kept so. Errors: as
+  // FromWeight.
   static QLoraLinear FromQuantized(Context& context, compat::Matrix weight,
                                    const QLoraConfig& config = {},
                                    std::span<const float> bias = {});

@@ -15,12 +15,13 @@ struct MachineReport {
   std::string best_simd_target;           // their target unless QLORA_TARGET names another
   // Of products in 8 bits: "amx", "vnni" or "madd", on aarch64 "usmmla" or "sdot"; else "float".
   std::string int8_kernels;
+  std::string best_int8_kernels;     // those of best_simd_target
   int cores = 0;                     // usable: affinity mask and cgroup quota respected
   std::size_t memory_total = 0;      // bytes; physical, or a lower cgroup limit
   std::size_t memory_available = 0;  // bytes that a run can take now
 };
 
-// Errors (InvalidInput): QLORA_TARGET names no target of this machine.
+// Errors (InvalidInput): QLORA_TARGET names no target, or no instructions, of this machine.
 MachineReport DescribeMachine();
 
 }  // namespace qlora

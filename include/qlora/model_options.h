@@ -64,7 +64,10 @@ struct EvalOptions {
   bool without_adapter = false;  // evaluate the base alone
   // The answers to questions are kept as a file: other data are refused before they are evaluated.
   bool keeps_predictions = false;
-  // Of records that ask questions. all: average over all cyclic orders of the options of a choice.
+  // Of records that ask questions. required_template: Jinja; another template of their prompts is
+  // refused before they are asked; "": any.
+  std::string required_template;
+  // all: average over all cyclic orders of the options of a choice.
   std::string permutations = "none";
   std::int64_t ece_bins = 15;        // of the calibration error
   std::string decision_temperature;  // noul=1.2,choice=0.9; "": those of the model

@@ -24,9 +24,10 @@ struct Option {
   std::vector<std::string> aliases;  // other accepted keys
   std::vector<std::string> choices;  // allowed values of a string; empty: any
   bool any_case = false;             // choices, which are in small letters, may be in capitals
-  std::string hint = {};             // ends the message about a value that is not a choice
+  std::string hint = {};             // ends the message about a value that is not taken
   bool is_path = false;              // "~" at the start is the home folder
   bool repeats = false;              // a list: given again, it adds items
+  bool needs_text = false;           // of a string: "" is refused, as of a variable that is not set
   bool set = false;                  // given by the user
 
   std::string ToString() const;             // the current value as the user would write it

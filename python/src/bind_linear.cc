@@ -38,7 +38,8 @@ void BindMaking(LayerClass& layer) {
           "Quantizes w (out_features, in_features). A is uniform in +-1/sqrt(in_features), B zero. "
           "Raises Error: what quantize() refuses, r < 1, lora_alpha <= 0, lora_dropout outside "
           "[0, 1), a bias of another length. compute_dtype: operands of products, float32, "
-          "bfloat16, or int8: 8 bits of x and of the weight, beside bfloat16.")
+          "bfloat16, or int8: 8 bits of x and of the weight, beside bfloat16; refused with "
+          "zero_point, and with row_blocks that do not divide in_features.")
       .def_static(
           "from_quantized",
           [](const NF4Tensor& weight, std::int64_t r, double lora_alpha, double lora_dropout,

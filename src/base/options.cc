@@ -72,6 +72,7 @@ std::optional<std::int64_t> ParseInteger(std::string_view text) {
 
 // Returns the choice that `text` names, or `text` when there are no fixed choices.
 std::optional<std::string_view> ParseChoice(std::string_view text, const Option& option) {
+  if (option.needs_text && text.empty()) return std::nullopt;
   if (option.choices.empty()) return text;
   const std::string wanted = option.any_case ? LowerCase(text) : std::string(text);
   const auto found = std::ranges::find(option.choices, wanted);
@@ -274,7 +275,9 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
                                                "1e308)"
                                              : "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
-    const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
+    const std::string expected = option->choices.empty()
+                                     ? "text"
+                                     : fmt::format("one of {}", fmt::join(option->choices, ", "));
     const std::string_view value = parsed(ParseChoice(text, *option), expected);
     **string = option->is_path ? ExpandHome(value) : std::string(value);
   } else {

@@ -156,7 +156,8 @@ void DecisionReading::Declare(OptionTable& table) {
   table.Add("soft_targets", &soft_targets,
             "read answers with probabilities as they are; false: as the most likely option");
   table.Choice("option_order", &option_order, {"auto", "given", "shuffle"},
-               "order of the options of a choice; auto: shuffle in training, given elsewhere");
+               "order of the options of a choice in training; auto: shuffle. Evaluations have the "
+               "given one");
   table.Add("max_options", &max_options,
             "options of a choice in training, at most; others than the answer are left out; 26: "
             "more, which letters cannot label, are refused");
@@ -269,8 +270,7 @@ DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose pur
           .types = ParseQuestionTypes(fmt::format("{}", fmt::join(fields.question_types, ",")),
                                       "question_types"),
           .soft_targets = fields.soft_targets,
-          .shuffles_options =
-              fields.option_order == "shuffle" || (fields.option_order == "auto" && trains),
+          .shuffles_options = trains && fields.option_order != "given",
           .max_options = trains ? fields.max_options : kMaxOptions,
           .share_prefix = fields.share_prefix,
           .given = GivenOptions(fields)};

@@ -199,12 +199,17 @@ std::int64_t Dataset::FirstDuplicate(std::span<const std::uint64_t> repeated) co
 
 Sample Dataset::Get(std::int64_t i, std::int64_t visit) const {
   const auto [source, entry] = At(i);
-  return sources_[source]->Read(entry, visit);
+  return sources_[source]->Read(entry, is_held_out_ ? kNoVisit : visit);
 }
 
 std::optional<OrderedJson> Dataset::ReadRecord(std::int64_t i) const {
   const auto [source, entry] = At(i);
   return sources_[source]->ReadRecord(entry);
+}
+
+std::string Dataset::StateOf(std::int64_t i) const {
+  const auto [source, entry] = At(i);
+  return sources_[source]->StateOf(entry);
 }
 
 std::int64_t Dataset::RecordOf(std::int64_t i) const {
@@ -253,11 +258,18 @@ std::uint64_t Dataset::fingerprint() const {
   return hash;
 }
 
+Dataset Dataset::HeldOut() const {
+  Dataset held_out = *this;
+  held_out.is_held_out_ = true;
+  return held_out;
+}
+
 // Knows of no other file: a data set has as many parts as files.
 Dataset Dataset::OfFile(std::int64_t f) const {
   Dataset part;
   part.sources_ = {sources_[f]};
   part.first_ = {0, first_[f + 1] - first_[f]};
+  part.is_held_out_ = is_held_out_;
   if (subset_) {
     const auto begin = std::lower_bound(subset_->begin(), subset_->end(), first_[f]);
     const auto end = std::lower_bound(begin, subset_->end(), first_[f + 1]);

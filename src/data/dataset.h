@@ -89,6 +89,8 @@ class Dataset {
   // Returns the record of sample i as its file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
+  // SampleIndex::StateOf.
+  std::string StateOf(std::int64_t i) const;
   // Returns the number of this record, counted through all files as they are read.
   std::int64_t RecordOf(std::int64_t i) const;
   // Returns the layout of sample i, and the layout of the file with the most samples (of several,
@@ -109,6 +111,9 @@ class Dataset {
   // True for two parts of one data set.
   bool SharesFilesWith(const Dataset& other) const { return sources_ == other.sources_; }
 
+  // Returns the same samples as an evaluation reads them: whatever the visit, options are in the
+  // order in which their records have them.
+  Dataset HeldOut() const;
   // Returns the samples of file f of the report.
   Dataset OfFile(std::int64_t f) const;
   // Returns some of the samples, by ascending index; the files are shared.
@@ -139,6 +144,7 @@ class Dataset {
   std::vector<std::shared_ptr<const SampleIndex>> sources_;
   std::vector<std::int64_t> first_ = {0};             // (sources + 1) samples before each file
   std::optional<std::vector<std::uint32_t>> subset_;  // ascending; none: all samples
+  bool is_held_out_ = false;
   DataReport report_;
 };
 

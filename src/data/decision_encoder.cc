@@ -12,8 +12,8 @@ namespace qlora {
 namespace {
 
 // A number of a visit of the record for its order of options, the same in every run.
-std::uint64_t NumberOf(const OrderedJson& state, std::uint64_t visit) {
-  std::uint64_t hash = visit;
+std::uint64_t NumberOf(const OrderedJson& state, std::int64_t visit) {
+  auto hash = static_cast<std::uint64_t>(visit);
   for (const char byte : FormatJson(state)) {
     hash = MixBits(hash ^ static_cast<std::uint64_t>(static_cast<unsigned char>(byte)));
   }
@@ -72,13 +72,14 @@ std::vector<AnsweredQuestion> DecisionEncoder::Questions(const DecisionRecord& r
 }
 
 OptionOrder DecisionEncoder::OrderOf(const DecisionRecord& record, const AnsweredQuestion& asked,
-                                     std::uint64_t visit, std::uint64_t draw) const {
+                                     std::int64_t visit, std::int64_t draw) const {
   const Question& question = record.decision.questions[asked.number];
-  const auto number = [&](std::uint64_t of) { return NumberOf(record.decision.state, of); };
+  const auto number = [&](std::int64_t of) { return NumberOf(record.decision.state, of); };
   const auto shuffled = [&](std::uint64_t of) {
     return ShuffledOrder(question, options_.seed, static_cast<std::int64_t>(of), asked.number);
   };
-  OptionOrder order = options_.shuffles_options ? shuffled(number(visit)) : GivenOrder(question);
+  const bool shuffles = options_.shuffles_options && visit != kNoVisit;
+  OptionOrder order = shuffles ? shuffled(number(visit)) : GivenOrder(question);
   // Without a limit, more options than letters are refused where they are shown.
   const bool limits = question.type == QuestionType::kChoice && options_.max_options < kMaxOptions;
   if (!limits) return order;
@@ -96,8 +97,8 @@ AnsweredPrompt DecisionEncoder::Prompt(const Decision& decision, const AnsweredQ
           decision.questions[question.number].type, InOrder(question.target, order)};
 }
 
-EncodedRecord DecisionEncoder::Encode(const OrderedJson& json, std::uint64_t visit,
-                                      std::uint64_t draw) const {
+EncodedRecord DecisionEncoder::Encode(const OrderedJson& json, std::int64_t visit,
+                                      std::int64_t draw) const {
   const DecisionRecord record = Read(json);
   std::vector<AnsweredPrompt> prompts;
   for (const AnsweredQuestion& question : Questions(record)) {

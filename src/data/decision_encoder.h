@@ -20,6 +20,9 @@
 
 namespace qlora {
 
+// In place of the number of a visit: options are in the order in which the record has them.
+inline constexpr std::int64_t kNoVisit = -1;
+
 // A question of a record that has an answer, and is of the types that are asked for.
 struct AnsweredQuestion {
   std::int64_t number = 0;     // in its record
@@ -55,13 +58,14 @@ class DecisionEncoder {
 
   // The sample of a record; without a choice when none of its questions is of the types that are
   // asked for and has an answer. Errors: InvalidInput, without a place, that names the field.
-  // visit: of the record, from 0 on; with shuffled options each has another order. draw: the visit
-  // that says which options of a limited choice are shown.
-  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit, std::uint64_t draw) const;
-  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit = 0) const {
+  // visit: of the record, from 0 on, or kNoVisit; with shuffled options each has another order.
+  // draw: the visit that says which options of a limited choice are shown.
+  EncodedRecord Encode(const OrderedJson& record, std::int64_t visit, std::int64_t draw) const;
+  EncodedRecord Encode(const OrderedJson& record, std::int64_t visit = 0) const {
     return Encode(record, visit, visit);
   }
 
+  bool shuffles_options() const { return options_.shuffles_options; }
   bool shares_prefix() const { return options_.share_prefix; }
 
   // The parts of Encode. Errors: as there.
@@ -72,7 +76,7 @@ class DecisionEncoder {
 
  private:
   OptionOrder OrderOf(const DecisionRecord& record, const AnsweredQuestion& question,
-                      std::uint64_t visit, std::uint64_t draw) const;
+                      std::int64_t visit, std::int64_t draw) const;
 
   const DecisionOptions& options_;
   DecisionTokenizer tokenizer_;

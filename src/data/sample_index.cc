@@ -120,6 +120,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   DataOptions named = options;
   if (layout.layout.kind == PromptLayout::Kind::kDecision) {
     named.decision.fields = WithClassLabels(options.decision.fields, source.path);
+    records.RefuseWideNumbers();
   }
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), named, tokenizer, chat,
@@ -245,7 +246,7 @@ auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
 // takes little time.
 Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
   if (!records_) return Window(entry.record);
-  if (visit > 0 && encoder_.decisions() != nullptr) {
+  if (IsInOtherOrder(visit)) {
     if (auto sample = OfVisit(entry, visit)) return *std::move(sample);
   }
   Sample sample = WithRecord(
@@ -261,14 +262,19 @@ Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
   return sample;
 }
 
+bool SampleIndex::IsInOtherOrder(std::int64_t visit) const {
+  const DecisionEncoder* decisions = encoder_.decisions();
+  return decisions != nullptr &&
+         (visit > 0 || (visit == kNoVisit && decisions->shuffles_options()));
+}
+
 // Plans of memory and of micro-batches count the tokens of the first visit. Another order has as
 // many, but where letters join what is around them; such a record keeps its first order. Of a
 // limited choice other options may have other lengths; then those of the first visit are shown.
 std::optional<Sample> SampleIndex::OfVisit(const SampleEntry& entry, std::int64_t visit) const {
-  const auto number = static_cast<std::uint64_t>(visit);
-  for (const std::uint64_t draw : {number, std::uint64_t{0}}) {
+  for (const std::int64_t draw : {visit, std::int64_t{0}}) {
     Sample sample = WithRecord(entry.record, [&](const OrderedJson& json) {
-      return encoder_.decisions()->Encode(json, number, draw).sample;
+      return encoder_.decisions()->Encode(json, visit, draw).sample;
     });
     const bool fits =
         std::ssize(sample.ids) == entry.length && LongestSequence(sample) == entry.longest &&
@@ -282,6 +288,14 @@ std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) con
   if (!records_) return std::nullopt;
   const OrderedJson record = WithNamesOfFormat(records_->Read(entry.record), detected_);
   return encoder_.AnswerOf(record, entry.part);
+}
+
+std::string SampleIndex::StateOf(const SampleEntry& entry) const {
+  const DecisionEncoder* decisions = encoder_.decisions();
+  if (decisions == nullptr) return "";
+  return WithRecord(entry.record, [&](const OrderedJson& json) {
+    return FormatJson(decisions->Read(json).decision.state);
+  });
 }
 
 std::string SampleIndex::Where(std::int64_t record) const {

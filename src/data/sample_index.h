@@ -73,11 +73,16 @@ class SampleIndex {
   // Returns the record of a sample as the file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
+  // The state that the questions of a sample are about, as JSON, in whichever field and form the
+  // record has it; "" of records that ask none.
+  std::string StateOf(const SampleEntry& entry) const;
   // Returns "data.jsonl:17", or "book.txt: window 17". Records count from the start of the file.
   std::string Where(std::int64_t record) const;
 
  private:
-  // The sample in the order of a later visit; nothing where it has other sizes than the entry.
+  // True for a visit that shows options in another order than the first.
+  bool IsInOtherOrder(std::int64_t visit) const;
+  // The sample in the order of such a visit; nothing where it has other sizes than the entry.
   std::optional<Sample> OfVisit(const SampleEntry& entry, std::int64_t visit) const;
   struct FileLayout {
     PromptLayout layout;

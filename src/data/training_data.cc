@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "data/epoch_order.h"
-#include "decision/decision_record.h"
 #include "decision/decision_wire.h"
 
 namespace qlora {
@@ -29,8 +28,7 @@ std::vector<std::vector<std::uint32_t>> HeldTogether(const Dataset& dataset,
   std::vector<std::vector<std::uint32_t>> groups;
   std::unordered_map<std::string, std::size_t> places;  // of states
   for (std::uint32_t r = 0; r < firsts.size(); ++r) {
-    const bool decides = dataset.LayoutOf(firsts[r]).kind == PromptLayout::Kind::kDecision;
-    const std::string state = decides ? StateOf(*dataset.ReadRecord(firsts[r])) : "";
+    const std::string state = dataset.StateOf(firsts[r]);
     if (state.empty()) {
       groups.push_back({r});
       continue;
@@ -83,7 +81,8 @@ TrainingData SplitDataset(const Dataset& dataset, double size, std::uint64_t see
     }
     return samples;
   };
-  return {.train = dataset.Subset(samples_of(false)), .held_out = dataset.Subset(samples_of(true))};
+  return {.train = dataset.Subset(samples_of(false)),
+          .held_out = dataset.Subset(samples_of(true)).HeldOut()};
 }
 
 namespace {

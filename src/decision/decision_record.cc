@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -163,8 +164,9 @@ DecisionRecord ReadOneQuestion(const OrderedJson& record) {
 std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (value.is_number_float()) {
+    constexpr double kMost = 1e9;
     const auto number = value.get<double>();
-    return number == static_cast<double>(static_cast<std::int32_t>(number))
+    return number == std::floor(number) && std::abs(number) < kMost
                ? std::optional(static_cast<std::int64_t>(number))
                : std::nullopt;
   }
@@ -181,11 +183,23 @@ Question ChoiceOf(std::string id, const OrderedJson& instructions, const Ordered
 }
 
 // Returns the key of the option that an answer names by its key or its number; other answers as
-// they are. Numbers below 0 say that nobody knows.
+// they are. -1 says that nobody knows. Errors: InvalidInput for a number that no option has, and
+// for text that is the key of one option and the number of another: tables hold numbers as text, so
+// that the same rows would be read otherwise from another kind of file.
 OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
                        const std::string& where) {
-  if (answer.is_string() && FindOption(question, answer.get<std::string>()) >= 0) return answer;
   const auto index = IndexOf(answer);
+  const std::int64_t named =
+      answer.is_string() ? FindOption(question, answer.get<std::string>()) : -1;
+  if (named >= 0) {
+    const bool is_other = index && *index != named && *index >= 0;
+    if (!is_other || *index >= std::ssize(question.options)) return answer;
+    ThrowInvalidInput(
+        "{}: {} names one option by its text and another by its number, which counts from 0: {}. "
+        "Write options that are no numbers, such as \"2 stars\", or the answer as a list with a "
+        "probability for each option",
+        where, ShortJson(answer), ListOfOptions(question));
+  }
   if (!index || *index == -1) return answer;
   if (*index < 0 || *index >= std::ssize(question.options)) {
     ThrowInvalidInput("{}: label {} is not among the {} names: {}", where, *index,
@@ -302,11 +316,6 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
 bool ReadsField(DecisionForm form, std::string_view field) {
   if (form == DecisionForm::kClassification) return true;
   return form == DecisionForm::kMultipleChoice && field == "instructions";
-}
-
-std::string StateOf(const OrderedJson& record) {
-  const Named state = FindNamed(record, kStateNames);
-  return state ? FormatJson(*state.value) : "";
 }
 
 DecisionRecord ReadDecisionRecord(const OrderedJson& record, const DecisionFields& fields) {

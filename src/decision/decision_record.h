@@ -52,9 +52,6 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
 // True when records of this form read a field of DecisionFields, by its name.
 bool ReadsField(DecisionForm form, std::string_view field);
 
-// The state of a record as JSON text; "" of forms whose records have none.
-std::string StateOf(const OrderedJson& record);
-
 // Reads a record. Values of `questions` and of the answers, and a state, may be JSON text inside a
 // text, as tables hold them. Errors: InvalidInput, without a place in the data, that begins with
 // the field.

@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "decision/decision_loss.h"
+#include "decision/decision_wire.h"
 
 namespace qlora {
 namespace {
@@ -35,20 +36,41 @@ Slope SlopeAt(std::span<const Prediction> rows, double b) {
   return {sum.first / n, sum.second / n};
 }
 
+struct CountRange {
+  std::int64_t least;
+  std::int64_t most;
+};
+
+CountRange OptionsOf(QuestionType type) {
+  if (type == QuestionType::kNoul) return {2, 2};
+  return type == QuestionType::kScore ? CountRange{kMinLevels, kMaxLevels}
+                                      : CountRange{1, kMaxOptions};
+}
+
 bool AllEqual(const std::vector<double>& values) {
   return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
 }
 
 }  // namespace
 
+// A number has one spelling, by which it is found.
+bool IsTemperatureName(std::string_view name) {
+  for (const QuestionType type : kQuestionTypes) {
+    if (name == NameOf(type)) return true;
+    const auto [least, most] = OptionsOf(type);
+    for (std::int64_t options = least; options <= most; ++options) {
+      if (name == fmt::format("{}.{}", NameOf(type), options)) return true;
+    }
+  }
+  return false;
+}
+
 void Temperatures::Set(const std::string& name, double temperature, std::string_view where) {
-  const std::size_t dot = name.find('.');
-  const bool is_type = FindQuestionType(name.substr(0, dot)).has_value() && name != "predicate";
-  const std::optional<std::int64_t> options =
-      dot == name.npos ? 1 : ParseNumber<std::int64_t>(name.substr(dot + 1));
-  if (!is_type || options.value_or(0) <= 0) {
-    ThrowInvalidInput("{}: expected temperatures of noul, choice and score, found '{}'", where,
-                      name);
+  if (!IsTemperatureName(name)) {
+    ThrowInvalidInput(
+        "{}: expected temperatures of noul, choice and score, or of a number of options that these "
+        "may have, as choice.3, found '{}'",
+        where, name);
   }
   if (!(temperature > 0) || !std::isfinite(temperature)) {
     ThrowInvalidInput("{}: the temperature of {} must be above 0, found {}", where, name,
@@ -76,7 +98,11 @@ Temperatures ParseTemperatures(std::string_view list, std::string_view where) {
       ThrowInvalidInput("{}: expected noul=1.2,choice=0.9,score=1.5 or some of these, found '{}'",
                         where, list);
     }
-    temperatures.Set(std::string(Trim(word.substr(0, equals))), *number, where);
+    const std::string name(Trim(word.substr(0, equals)));
+    if (temperatures.values().contains(name)) {
+      ThrowInvalidInput("{}: {} appears twice, expected one temperature of it", where, name);
+    }
+    temperatures.Set(name, *number, where);
   }
   return temperatures;
 }

@@ -18,6 +18,9 @@ namespace qlora {
 inline constexpr double kLeastTemperature = 0.05;
 inline constexpr double kMostTemperature = 20;
 
+// True for a type, and for a type with a number of options that its questions may have, "choice.3".
+bool IsTemperatureName(std::string_view name);
+
 // By "noul", "choice", "score", or by type and number of options, "choice.3", which comes before
 // the type. What is not there is 1.
 class Temperatures {
@@ -31,7 +34,8 @@ class Temperatures {
   std::map<std::string, double> values_;
 };
 
-// Reads "noul=1.2,choice=0.9". Errors: InvalidInput that begins with `where`.
+// Reads "noul=1.2,choice=0.9". Errors: InvalidInput that begins with `where`, as Set, and for a
+// name that appears twice.
 Temperatures ParseTemperatures(std::string_view list, std::string_view where);
 
 // Returns the T in [kLeastTemperature, kMostTemperature] of the least mean cross-entropy of

@@ -21,7 +21,8 @@ constexpr std::string_view kBody =
     "{% set s = state if state is string else state | tojson %}{{ s }}\n"
     "{% set q = instructions if instructions is string else instructions | tojson %}{{ q }}\n"
     "{% for o in options %}{{ o.label }}. {{ o.key }}"
-    "{% if o.description is string %}: {{ o.description }}{% endif %}\n\n"
+    "{% if o.description is not none %}: {{ o.description if o.description is string else "
+    "o.description | tojson }}{% endif %}\n\n"
     "{% endfor %}Answer:";
 
 // Words that no text of a template has.

@@ -16,6 +16,16 @@ void CheckOptions(const Question& question, const std::string& where) {
                     kMaxOptions, question.options.size());
 }
 
+// Refuses what would say more of a question than its form reads. own: what says it there.
+void CheckFields(const OrderedJson& question, std::string_view own, const std::string& where) {
+  for (const char* name : {"criteria", "choices", "levels"}) {
+    const OrderedJson* value = own == name ? nullptr : FindField(question, name);
+    if (value == nullptr || value->empty()) continue;
+    ThrowInvalidInput("{}.{}: is not read of such a question; {}", where, name,
+                      own.empty() ? "leave it out" : fmt::format("it has {}", own));
+  }
+}
+
 std::string ModelOf(const OrderedJson& body) {
   const OrderedJson* model = FindField(body, "model");
   if (model == nullptr) return "";
@@ -38,6 +48,7 @@ DecisionRequest ReadSystemOne(const OrderedJson& body, const OrderedJson& questi
     const std::string where = "questions." + id;
     request.decision.questions.push_back(
         ReadQuestion(question, id, where, {.all_forms = false, .min_options = 1}));
+    CheckFields(question, "criteria", where);
     CheckOptions(request.decision.questions.back(), where + ".criteria");
   }
   return request;
@@ -111,6 +122,9 @@ DecisionRequest ReadOpenAi(const OrderedJson& body, const OrderedJson& questions
     }
     Question question =
         ReadOpenAiQuestion(asked, request.names.back().value_or(std::to_string(i)), where);
+    const bool is_choice = question.type == QuestionType::kChoice;
+    const bool is_score = question.type == QuestionType::kScore;
+    CheckFields(asked, is_choice ? "choices" : is_score ? "levels" : "", where);
     CheckOptions(question, where + ".choices");
     if (question.instructions.is_array()) {
       question.instructions = StateOfParts(question.instructions, where + ".instructions");

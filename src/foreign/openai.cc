@@ -104,7 +104,11 @@ constexpr KeyRule kOpenAiRules[] = {
     rule::Custom(MigrateMethod, "method"),
     rule::Custom(MigrateTopHyperparameters, "hyperparameters"),
     rule::Same("seed"),
-    rule::NotNeeded(kNoHub, "suffix integrations metadata"),
+    rule::NotNeeded(kNoHub, "suffix user_provided_suffix integrations metadata"),
+    // Of the body that answers for a job that there is.
+    rule::NotNeeded("it says what became of a job, not how one trains",
+                    "id object created_at finished_at fine_tuned_model organization_id status "
+                    "trained_tokens error estimated_finish result_files"),
 };
 
 constexpr auto kOpenAiMarks = std::to_array<std::string_view>({"training_file"});

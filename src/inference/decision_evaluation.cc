@@ -39,18 +39,24 @@ DecisionResult Judge(const std::vector<Prediction>& rows, const Temperatures& te
   return result;
 }
 
-// Probabilities are as the file has them, or made of its logits where there are temperatures.
-DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
-                                std::int64_t bins) {
-  if (!HasEffect(temperatures)) return Judge(rows, temperatures, bins);
-  const std::string before = MetricsText(rows, bins, {});
+// Makes the probabilities anew, of the logits: those of a file may have a temperature already.
+void UseTemperatures(const Temperatures& temperatures, std::vector<Prediction>& rows) {
   for (Prediction& row : rows) {
     if (row.logits.empty()) {
-      ThrowInvalidInput("decision_temperature: the predictions have no logits to divide");
+      ThrowInvalidInput(
+          "decision_temperature: predictions without logits have no other temperature than their "
+          "own; leave it out, or write them with logits (eval --predictions)");
     }
     row.probabilities =
         WithTemperature(row.logits, temperatures.Of(row.type, std::ssize(row.logits)));
   }
+}
+
+DecisionResult JudgeWith(const Temperatures& temperatures, std::vector<Prediction> rows,
+                         std::int64_t bins) {
+  UseTemperatures({}, rows);
+  const std::string before = HasEffect(temperatures) ? MetricsText(rows, bins, {}) : "";
+  UseTemperatures(temperatures, rows);
   DecisionResult result = Judge(rows, temperatures, bins);
   result.metrics_before = before;
   return result;
@@ -117,11 +123,10 @@ std::vector<Prediction> ParsePredictions(const std::string& text, const std::str
 DecisionResult EvaluatePredictions(const std::string& file, const std::string& decision_temperature,
                                    std::int64_t ece_bins) {
   CheckBins(ece_bins);
-  const Temperatures temperatures =
-      decision_temperature.empty()
-          ? Temperatures()
-          : ParseTemperatures(decision_temperature, "decision_temperature");
-  return JudgePredictions(ReadPredictions(file), temperatures, ece_bins);
+  std::vector<Prediction> rows = ReadPredictions(file);
+  if (decision_temperature.empty()) return Judge(rows, {}, ece_bins);
+  return JudgeWith(ParseTemperatures(decision_temperature, "decision_temperature"), std::move(rows),
+                   ece_bins);
 }
 
 }  // namespace qlora

@@ -1,6 +1,5 @@
 #include "inference/decision_source.h"
 
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -16,15 +15,6 @@ std::optional<double> NumberOf(const GgufValue& value) {
   if (const auto* number = std::get_if<double>(&value)) return *number;
   const auto* text = std::get_if<std::string>(&value);
   return text == nullptr ? std::nullopt : ParseNumber<double>(*text);
-}
-
-// Names that llama.cpp does not read either are passed over.
-bool IsTemperatureName(std::string_view name) {
-  const std::size_t dot = name.find('.');
-  const auto type = FindQuestionType(name.substr(0, dot));
-  if (!type || NameOf(*type) != name.substr(0, dot)) return false;
-  return dot == name.npos ||
-         (dot + 1 < name.size() && name.find_first_not_of("0123456789", dot + 1) == name.npos);
 }
 
 }  // namespace
@@ -60,6 +50,7 @@ std::optional<DecisionSource> DecisionOfGguf(const GgufMetadata& metadata,
     if (!entry.key.starts_with(prefix)) continue;
     const std::string key = entry.key.substr(prefix.size());
     const auto number = NumberOf(entry.value);
+    // Names that llama.cpp does not read either are passed over.
     if (!IsTemperatureName(key) || !number) continue;
     source.file.temperatures.Set(key, *number, name);
   }

@@ -1,6 +1,7 @@
 #include "inference/model_decisions.h"
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -79,6 +80,13 @@ EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const D
     ThrowInvalidInput("dataset: evaluate files of questions apart from other files");
   }
   const PromptLayout& layout = dataset.layout();
+  const std::string& required = options.required_template;
+  if (!required.empty() && required != layout.prompt_template) {
+    ThrowInvalidInput(
+        "decision_template: {} has another template, which the adapter was trained with: leave the "
+        "option out",
+        (std::filesystem::path(model.adapter_folder) / kDecisionFile).string());
+  }
   const DecisionEncoder encoder(layout.prompt_template, data.decision, model.tokenizer);
   AskedQuestions asked(encoder, options.permutations == "all");
   Together(model.context.communicator(), [&] { AskAll(dataset, encoder, asked); });

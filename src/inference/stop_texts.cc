@@ -5,12 +5,14 @@
 
 namespace qlora {
 
-std::string StopTexts::Add(std::string_view piece) {
+std::string StopTexts::Add(std::string_view piece, bool may_end) {
   if (!found_.empty()) return {};
   held_ += piece;
+  if (!may_end) passed_ = held_.size();
   std::size_t shown = held_.size();
   for (const std::string& text : texts_) {
-    const std::size_t at = held_.find(text);
+    const std::size_t first = passed_ + 1 - std::min(passed_ + 1, text.size());
+    const std::size_t at = held_.find(text, first);
     if (at >= shown) continue;  // also npos
     shown = at;
     found_ = text;
@@ -27,6 +29,7 @@ std::string StopTexts::Add(std::string_view piece) {
   }
   std::string out = held_.substr(0, shown);
   held_.erase(0, shown);
+  passed_ -= std::min(passed_, shown);
   return out;
 }
 

@@ -39,6 +39,15 @@ void CheckConfig(const QLoraConfig& config) {
   }
 }
 
+// A weight that is decoded before use has no codes, so products of 8 bits would be none.
+void CheckDecoded(const QLoraConfig& config, const compat::View& weight) {
+  if (config.compute != DType::kI8) return;
+  ThrowInvalidInput(
+      "QLoraLinear: compute_dtype int8 would have no effect with {}, whose weight is decoded "
+      "before use: expected compute_dtype bfloat16 or float32, or a weight without",
+      weight.shifts != nullptr ? "zero_point" : "row_blocks that do not divide a row");
+}
+
 Compute ComputeOf(const QLoraConfig& config) {
   if (config.compute == DType::kI8) return {DType::kBF16, FrozenProducts::kInt8Forward};
   return config.compute;
@@ -110,6 +119,7 @@ class QLoraLinear::Impl {
     }
     // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes these forms.
     read_weight_ = compat::ConvertToBnb(weight_);
+    if (!read_weight_) CheckDecoded(config, weight_.view());
     backend_ = BackendFactory::ForJob(context, "auto")->Make(context, ComputeOf(config));
     // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {

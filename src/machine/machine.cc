@@ -63,6 +63,7 @@ MachineReport DescribeMachine() {
   report.simd_target = NameOf(ActiveSimdTarget());
   report.best_simd_target = NameOf(BestSimdTarget());
   report.int8_kernels = NameOf(ActiveInt8Dots());
+  report.best_int8_kernels = NameOf(Int8DotsOf(BestSimdTarget()).back());
   report.cores = Context().threads();
   report.memory_total = TotalBytes();
   report.memory_available = AvailableBytes();

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -154,17 +155,21 @@ std::vector<Int8Dots> Int8DotsOf(SimdTarget target) {
 SimdKernels ParseSimdKernels(std::string_view text) {
   const std::size_t plus = text.find('+');
   const std::string_view name = text.substr(0, plus);
-  const Int8Dots most = plus == text.npos
-                            ? std::end(kInt8Dots)[-1]
-                            : FindNamed(kInt8Dots, text.substr(plus + 1), " behind the plus");
+  const std::string_view dots_name = plus == text.npos ? "" : text.substr(plus + 1);
+  const auto dots = plus == text.npos
+                        ? std::nullopt
+                        : std::optional(FindNamed(kInt8Dots, dots_name, " behind the plus"));
   const SimdTarget target = name.empty() ? BestSimdTarget() : FindNamed(kTargets, name, "");
   if (target > SimdTargets().back()) {
     ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}",
                       NameOf(SimdTargets().back()), name);
   }
-  std::vector<Int8Dots> dots = Int8DotsOf(target);
-  std::erase_if(dots, [&](Int8Dots d) { return d > most; });
-  return {target, dots.back()};
+  const Int8Dots best = Int8DotsOf(target).back();
+  if (dots && !HasInt8Dots(target, *dots)) {
+    ThrowInvalidInput("QLORA_TARGET: this machine has at most {}+{}, found {}", NameOf(target),
+                      NameOf(best), text);
+  }
+  return {target, dots.value_or(best)};
 }
 
 Int8Dots ActiveInt8Dots() { return Active().load(std::memory_order_relaxed).int8; }

@@ -73,9 +73,8 @@ struct alignas(2) SimdKernels {
   Int8Dots int8;  // one of Int8DotsOf(target)
 };
 
-// Reads TARGET, TARGET+DOTS or +DOTS; what is not named is the best. `int8` is the fastest that is
-// not faster than DOTS. Errors (InvalidInput): one of the two is not a name, or this machine lacks
-// the target.
+// Reads TARGET, TARGET+DOTS or +DOTS; what is not named is the best. Errors (InvalidInput): one of
+// the two is not a name, this machine lacks the target, or the target DOTS.
 SimdKernels ParseSimdKernels(std::string_view text);
 
 // Return what is in use: what the environment variable QLORA_TARGET says, by ParseSimdKernels.

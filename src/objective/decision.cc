@@ -49,6 +49,9 @@ void DecisionObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
                  pass.inputs.head_rows.size);
   }
   std::fill(sums.begin(), sums.end(), 0.0);
+  // Losses of evaluations can be compared between runs.
+  DecisionLossOptions options = options_;
+  if (trained == nullptr) options.label_smoothing = 0;
   const double scale = 1.0 / static_cast<double>(pass.totals.supervised);
   ForEachLogits(pass.decoder, pass.inputs, pass.activations, trained,
                 [&](std::int64_t row, std::span<const double> logits) {
@@ -58,7 +61,7 @@ void DecisionObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
                   const std::vector<double> p = Softmax(std::span<const double>(z));
                   const std::vector<double>& t = choice.targets;
                   sums[0] += DecisionLoss(std::span<const double>(z), std::span<const double>(t),
-                                          type, options_);
+                                          type, options);
                   sums[1] += FirstLargest(p) == FirstLargest(t) ? 1 : 0;
                   for (std::size_t k = 0; k < p.size(); ++k)
                     sums[2] += (p[k] - t[k]) * (p[k] - t[k]);
@@ -66,7 +69,7 @@ void DecisionObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
                   if (pass.logprobs != nullptr) {
                     pass.logprobs->insert(pass.logprobs->end(), z.begin(), z.end());
                   }
-                  std::vector<double> gradient = DecisionLossGradient(z, t, type, options_);
+                  std::vector<double> gradient = DecisionLossGradient(z, t, type, options);
                   for (double& value : gradient) value *= scale;
                   return LogitGradient{choice.labels, std::move(gradient)};
                 });

@@ -102,8 +102,11 @@ bool MayReplace(const OrderedJson& record) {
 
 constexpr std::string_view kEndOfWord = " \t\r\n,:[]{}\"";
 
-bool IsInfinite(std::string_view word) {
-  if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
+bool IsInfiniteWord(std::string_view word) {
+  return word == "NaN" || word == "Infinity" || word == "-Infinity";
+}
+
+bool IsInfiniteNumber(std::string_view word) {
   const bool is_number = !word.empty() && (word[0] == '-' || (word[0] >= '0' && word[0] <= '9'));
   if (!is_number || word.find_first_of(".eE") == word.npos) return false;
   double value = 0;
@@ -123,7 +126,7 @@ void KeepSpelling(std::string_view text, OrderedJson& record) {
   OrderedJson::sax_parse(text, &speller);
 }
 
-std::string WithoutInfinities(std::string_view text) {
+std::string WithoutInfinities(std::string_view text, bool numbers) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
@@ -133,7 +136,8 @@ std::string WithoutInfinities(std::string_view text) {
       end = std::min(end + 1, text.size());
     } else if (kEndOfWord.find(text[at]) == kEndOfWord.npos) {
       end = std::min(text.find_first_of(kEndOfWord, at), text.size());
-      if (IsInfinite(text.substr(at, end - at))) {
+      const std::string_view word = text.substr(at, end - at);
+      if (IsInfiniteWord(word) || (numbers && IsInfiniteNumber(word))) {
         out += "null";
         at = end;
         continue;

@@ -15,9 +15,10 @@ namespace qlora {
 // text: the JSON that the record was parsed from.
 void KeepSpelling(std::string_view text, OrderedJson& record);
 
-// Returns the text with null in place of NaN, Infinity, -Infinity and of numbers such as 1e999 that
-// no double holds: they say no more than null, which Parquet has there as well. Whole numbers stay.
-std::string WithoutInfinities(std::string_view text);
+// Returns the text with null in place of NaN, Infinity, -Infinity and, with `numbers`, of those
+// such as 1e999 that no double holds: they say no more than null, which Parquet has there as well.
+// Whole numbers stay.
+std::string WithoutInfinities(std::string_view text, bool numbers);
 
 }  // namespace qlora
 

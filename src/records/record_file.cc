@@ -243,7 +243,7 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   std::optional<JsonDefect> defect = TryParseJson(text, record, limits_.record_values());
   std::string finite;
   if (defect) {
-    finite = WithoutInfinities(text);
+    finite = WithoutInfinities(text, /*numbers=*/!refuses_wide_);
     if (finite != text && !TryParseJson(finite, record, limits_.record_values())) {
       defect.reset();
       text = finite;

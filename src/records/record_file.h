@@ -61,6 +61,9 @@ class RecordFile {
 
   // Reads records from now on as if they did not have these fields.
   void Ignore(std::vector<std::string> fields) { ignored_ = std::move(fields); }
+  // Refuses from now on numbers that no double holds, of which null is read otherwise: where a
+  // record is shown as JSON, it would show another value.
+  void RefuseWideNumbers() { refuses_wide_ = true; }
 
   // Returns the byte where record i begins; for i == size(), the end of the last.
   std::uint64_t Begin(std::int64_t i) const;
@@ -99,6 +102,7 @@ class RecordFile {
   std::vector<std::string> columns_;  // names from the header row of a CSV file, or ""
   std::int64_t unnamed_columns_ = 0;
   std::vector<std::string> ignored_;
+  bool refuses_wide_ = false;
 };
 
 }  // namespace qlora

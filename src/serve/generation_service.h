@@ -31,6 +31,7 @@ struct AnswerGrammar {
 };
 
 // What chat completions, completions, responses and messages ask for, once their fields are read.
+// With max_new_tokens 0 nothing is written, as for the scores of a prompt.
 struct GenerationRequest {
   // Base or an adapter: the one that the rest was read for.
   std::shared_ptr<const ServedModel> model = {};
@@ -40,7 +41,7 @@ struct GenerationRequest {
   std::vector<std::pair<std::int32_t, float>> logit_bias = {};
   double presence_penalty = 0;
   double frequency_penalty = 0;
-  std::int64_t min_tokens = 0;
+  std::int64_t min_tokens = 0;  // at most max_new_tokens
   bool ignore_eos = false;
   AnswerGrammar format = {};
   // Reads the answer's text as it comes, on the thread of the engine; true: it ends here. Of one

@@ -45,6 +45,12 @@ void ServeOptions::Declare(OptionTable& table) {
   table.Add("api_key", &api_key, "key that clients must send; default: none");
   table.AddPath("api_key_file", &api_key_file,
                 "file with that key, which no list of processes shows");
+  for (const char* name : {"api_key", "api_key_file"}) {
+    Option* key = table.Find(name);
+    // A server that was to be locked would be open.
+    key->needs_text = true;
+    key->hint = "leave the option out to ask for no key";
+  }
   table
       .Add("allow_host", &allow_host,
            "further names of this server, such as that of a proxy; may be given again")

@@ -145,6 +145,9 @@ std::size_t EnoughMemory(const ServeOptions& options, std::size_t loaded, std::s
   return enough;
 }
 
+// The memory of a loaded model differs from start to start by up to 1 MiB, measured.
+constexpr std::size_t kStartMargin = std::size_t{2} << 20;
+
 // As an option takes it.
 std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >> 20) + 1); }
 
@@ -161,8 +164,9 @@ std::string RoundedUp(std::size_t bytes) { return fmt::format("{}MiB", (bytes >>
     remedy = fmt::format("--kv_memory {} would do", RoundedUp(slot));
   } else if (fits == 0) {
     const std::size_t answer = slot + needs.Answers(1, limits.positions);
-    remedy = fmt::format("--max_memory {} would do",
-                         RoundedUp(EnoughMemory(options, needs.loaded(), passes, answer)));
+    remedy = fmt::format(
+        "--max_memory {} would do",
+        RoundedUp(EnoughMemory(options, needs.loaded() + kStartMargin, passes, answer)));
   }
   throw Error(ErrorCode::kOutOfMemory,
               fmt::format("the loaded model takes {}, passes take {}; keys and values of {} tokens "

@@ -12,6 +12,10 @@ namespace {
 // Parameters of one part of an update: 16 MiB of each float32 moment.
 constexpr std::int64_t kSlice = std::int64_t{4} << 20;
 
+// Codes of one piece of a state that is filled, in whole pages. No plan counts them: of large
+// pieces the allocator keeps the memory after they are freed.
+constexpr std::int64_t kFilled = std::int64_t{64} << 10;
+
 // {rule, 8-bit moments, paged}. Several names of Hugging Face mean the same computation here.
 constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
 constexpr OptimizerType kAdamW8 = {UpdateRule::kAdamW, true, false};
@@ -137,9 +141,9 @@ Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
     const std::vector<float> zero(1, 0.0f);
     std::uint8_t code = 0;
     DynamicMap::Signed().Encode(zero.data(), 1, &code);
-    const std::vector<std::uint8_t> codes(std::min(kSlice, parameters), code);
-    for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
-      const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
+    const std::vector<std::uint8_t> codes(std::min(kFilled, parameters), code);
+    for (std::int64_t begin = 0; begin < parameters; begin += kFilled) {
+      const MatrixView part = Part(m_.values, begin, std::min(kFilled, parameters - begin));
       Upload(*memory_, std::span(codes).first(part.cols), part);
       Release(part.data, part.cols);
     }

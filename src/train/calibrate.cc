@@ -65,12 +65,6 @@ void Save(const fs::path& adapter, DecisionFile file, std::string fitted_on,
   file.fitted_on = std::move(fitted_on);
   if (const std::optional<DecisionFile> before = ReadDecisionFile(adapter)) {
     std::string earlier;  // data of temperatures that stay
-    if (before->decision_template != file.decision_template) {
-      ThrowInvalidInput(
-          "decision_template: {} has another template, which the adapter was trained with: leave "
-          "the option out",
-          (adapter / kDecisionFile).string());
-    }
     for (const auto& [name, value] : before->temperatures.values()) {
       if (result.temperatures.contains(name.substr(0, name.find('.')))) continue;
       file.temperatures.Set(name, value, "");
@@ -97,6 +91,9 @@ CalibrationResult Calibrate(Model& model, const CalibrateOptions& options,
   evaluation.reading = options.reading;
   // So that other records are refused where they are read.
   evaluation.reading.dataset_format = "decision";
+  if (const auto file = adapter.empty() ? std::nullopt : ReadDecisionFile(adapter)) {
+    evaluation.required_template = file->decision_template;
+  }
   const EvalResult answers = model.Evaluate(evaluation, progress);
   const DecisionResult& decision = *answers.decision;
   CalibrationResult result =

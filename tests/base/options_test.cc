@@ -143,6 +143,14 @@ TEST_F(OptionsTest, AHintEndsTheMessageAboutAChoice) {
   EXPECT_THAT(ErrorOf("format", "onnx"), HasSubstr("found 'onnx'; see the manual"));
 }
 
+TEST_F(OptionsTest, ATextMayHaveToBeThere) {
+  table_.Set("output_dir", "", "here");
+  table_.Find("output_dir")->needs_text = true;
+  EXPECT_THAT(ErrorOf("output_dir", ""), HasSubstr("output_dir expects text, found ''"));
+  table_.Set("output_dir", "x", "here");
+  EXPECT_EQ(text_, "x");
+}
+
 TEST_F(OptionsTest, RemembersSections) {
   ASSERT_EQ(table_.sections().size(), 2u);
   EXPECT_EQ(table_.sections()[1].first, "Two");

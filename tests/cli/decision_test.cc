@@ -37,6 +37,29 @@ class DecisionCommandTest : public TinyModelTest {
   }
 };
 
+// Probabilities of a file that were made with a temperature: of 3 to 1, logits say 9 to 1.
+TEST_F(DecisionCommandTest, TemperaturesOfPredictionsAreThoseThatAreGiven) {
+  const std::string line = R"({"record": 0, "id": "q", "type": "noul", "keys": ["false", "true"], )"
+                           R"("probabilities": [0.25, 0.75], "target": [0, 1])";
+  Write("p.jsonl", line + R"(, "logits": [0, 2.1972245773362196]})");
+  const auto brier = [&](const std::vector<std::string>& more, const char* part = "decision") {
+    std::vector<std::string> words = {"eval", "--from-predictions", "p.jsonl"};
+    words.insert(words.end(), more.begin(), more.end());
+    const nlohmann::json found = RunJson(words);
+    return found.contains(part) ? found[part]["all"]["brier"].get<double>() : -1;
+  };
+  constexpr const char* kBefore = "decision_before_temperature";
+  EXPECT_NEAR(brier({}), 0.125, 1e-12);
+  EXPECT_NEAR(brier({"--decision-temperature", "noul=1"}), 0.02, 1e-12);
+  EXPECT_EQ(brier({"--decision-temperature", "noul=1"}, kBefore), -1);
+  EXPECT_NEAR(brier({"--decision-temperature", "noul=2"}), 0.125, 1e-12);
+  EXPECT_NEAR(brier({"--decision-temperature", "noul=2"}, kBefore), 0.02, 1e-12);
+  Write("p.jsonl", line + "}");
+  const std::string message =
+      Refused({"eval", "--from-predictions", "p.jsonl", "--decision-temperature", "noul=1"});
+  EXPECT_NE(message.find("predictions without logits"), std::string::npos) << message;
+}
+
 TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   RunJson(TrainWords());
   const nlohmann::json file = nlohmann::json::parse(ReadAll(scratch_ / "out/decision.json"));
@@ -73,6 +96,11 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   const Outcome text = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
   EXPECT_EQ(text.code, 0);
   EXPECT_NE(text.out.find("who: "), std::string::npos) << text.out;
+  // What a terminal would obey is shown.
+  Write("request.json", R"({"state": "s", "questions": {"a\u001b[2J": {"type": "choice",
+            "instructions": "?", "criteria": {"b\u0007\n": null}}}})");
+  const Outcome odd = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
+  EXPECT_NE(odd.out.find(R"(a\x1b[2J: b\x07\n (b\x07\n 1.0000))"), std::string::npos) << odd.out;
 }
 
 TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
@@ -196,6 +224,12 @@ TEST_F(DecisionCommandTest, WrongOptionsAreRefused) {
   // The data of the training are no data for temperatures.
   RunJson(TrainWords());
   refused({"calibrate", "model", "train.jsonl", "--adapter", "out"}, "was trained on");
+  Write("other.jinja",
+        "{{ state | tojson }}{{ instructions | tojson }}{% for o in options %}{{ o.label }}"
+        "{% endfor %}:\n\n");
+  refused({"calibrate", "model", "calibration.jsonl", "--adapter", "out", "--decision-template",
+           "other.jinja"},
+          "decision.json has another template");
 }
 
 }  // namespace

@@ -33,6 +33,14 @@ class Int8CommandTest : public TinyModelTest {
   }
 };
 
+TEST_F(Int8CommandTest, DoctorSaysThatKernelsAreForced) {
+  const std::string best = NameOf(Int8DotsOf(BestSimdTarget()).back());
+  const Words words = {"QLORA_TARGET=+float", QloraBinary(), "doctor"};
+  const std::string found = RunProgram("env", scratch_, words).out;
+  const std::string line = best == "float" ? "float: " : "float (forced; the best here is " + best;
+  EXPECT_NE(found.find("int8          " + line), found.npos) << found;
+}
+
 TEST_F(Int8CommandTest, AllKernelsGenerateTheSameText) {
   const std::string text = Generated("");
   EXPECT_GT(text.size(), 10u);

@@ -130,6 +130,14 @@ TEST_F(MigrateValuesTest, Preferences) {
       R"("method": {"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 5, )"
       R"("learning_rate_multiplier": "auto"}}}})",
       "auto", "num_train_epochs: 5\n", "learning_rate: 1e-05\n");
+  // The body of a job that there is.
+  for (const char* key : {"id", "fine_tuned_model", "status", "result_files", "error"}) {
+    EXPECT_EQ(FateOf(R"({"id": "ftjob-1", "fine_tuned_model": "ft:m", "status": "failed", )"
+                     R"("error": {"code": "c"}, "result_files": ["f"], "training_file": "c"})",
+                     "openai", key),
+              Fate::kNotNeeded)
+        << key;
+  }
   EXPECT_THAT(Yaml(R"({"training_file": "c", "hyperparameters": {"batch_size": 4}})", "auto"),
               Not(HasSubstr("per_device_train_batch_size")));
   has("DPOConfig:\n  reference_free: true\n", "trl", "reference: none");

@@ -213,11 +213,11 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
   for (const char* host : {"localhost.example.org", "localhosts", "127.0.0.1.example.org", "x"}) {
     EXPECT_EQ(StatusOf(Get(port, "/", host)), 403) << host;
   }
-  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nConnection: close\r\n\r\n")), 403);
+  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nConnection: close\r\n\r\n")), 400);
   EXPECT_EQ(
       StatusOf(Exchange(
           port, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n")),
-      403);
+      400);
   EXPECT_EQ(
       StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")),
       405);

@@ -80,6 +80,10 @@ TEST_F(ServeTest, RefusesOptionsBeforeItListens) {
               HasSubstr("max_memory and kv_memory"));
   EXPECT_THAT(Refused({"serve", "model", "--host", "0.0.0.0", "--port", "0"}),
               HasSubstr("give an API key"));
+  // Of a variable that is not set.
+  for (const std::string option : {"--api_key", "--api_key_file"}) {
+    EXPECT_THAT(Refused({"serve", "model", option, ""}), HasSubstr("expects text, found ''"));
+  }
   EXPECT_THAT(Refused({"serve"}), HasSubstr("--model is missing"));
 }
 

@@ -357,7 +357,7 @@ TEST_F(SchemaTest, AgreesWithTheParser) {
       {"dataset:\n  - path: a.jsonl\n    type: alpaca\n  - b.jsonl\n", true},
       {"dataset:\n  - file: a.jsonl\n", false},
       {"lora_r:\n", true},
-      {"lora_r: 8\nrank: 8\n", false},
+      {"lora_r: 8\nrank: 8\n", true},
       {"lora_r: eight\n", false},
       {"lora_r: [8]\n", false},
       {"lora_r: 8.5\n", false},

@@ -85,6 +85,79 @@ TEST(TrainingDataTest, ReportsWhatAuthorsOfAnswersMayNotKnow) {
           "targets that give all options the same share (1 record, " + path + ":2)"));
 }
 
+// In whichever field and form they have it: an object and its JSON text are one state.
+TEST(TrainingDataTest, RecordsOfOneStateAreHeldOutTogether) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  WriteTextFile(path, R"({"state": {"a": 1}, "type": "noul", "instructions": "?", "answer": true}
+{"state": "{\"a\":1}", "type": "noul", "instructions": "What?", "answer": true}
+{"text": "rain", "label": "yes"}
+{"text": "rain", "label": "no"}
+{"question": "Who?", "choices": ["c", "d"], "answer": 0}
+{"question": "Who?", "choices": ["e", "f"], "answer": 1})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  DataFields fields;
+  fields.dataset = {path.string()};
+  fields.reading.decision.instructions = "Is it wet?";
+  fields.reading.decision.label_names = {"no", "yes"};
+  fields.val_set_size = 2;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const TrainingData data = OpenTrainingData(fields, kLimits, seed, tokenizer, nullptr, nullptr);
+    ASSERT_EQ(data.held_out->size(), 2);
+    EXPECT_EQ(data.held_out->StateOf(0), data.held_out->StateOf(1));
+  }
+}
+
+// A state is shown as JSON, where null is another value.
+TEST(TrainingDataTest, RefusesNumbersOfStatesThatNoDoubleHolds) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  WriteTextFile(path,
+                R"({"state": {"a": 1e400}, "type": "noul", "instructions": "?", "answer": true})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  ExpectRefused(
+      [&] {
+        Dataset::Open(ToDataOptions(ReadingFields(), {path.string()}, kLimits), tokenizer, nullptr);
+      },
+      "number overflow parsing '1e400'");
+}
+
+TEST(TrainingDataTest, OptionsOfHeldOutChoicesAreInTheGivenOrder) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  std::string lines;
+  for (int i = 0; i < 12; ++i) {
+    lines += R"({"state": "s)" + std::to_string(i) +
+             R"(", "type": "choice", "instructions": "?", "criteria": ["c", "d", "e", "f"],)"
+             R"( "answer": "e"})"
+             "\n";
+  }
+  WriteTextFile(path, lines);
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  // How many of the samples have the answer where the records have it.
+  const auto in_place = [](const Dataset& data) {
+    int count = 0;
+    for (std::int64_t i = 0; i < data.size(); ++i) {
+      count += data.Get(i).choices[0].targets[2] == 1 ? 1 : 0;
+    }
+    return count;
+  };
+  DataFields fields;
+  fields.dataset = {path.string()};
+  fields.val_set_size = 6;
+  const auto open = [&] {
+    return OpenTrainingData(fields, kLimits, 1, tokenizer, nullptr, nullptr);
+  };
+  const TrainingData split = open();
+  EXPECT_EQ(in_place(*split.held_out), 6);
+  EXPECT_EQ(in_place(split.held_out->OfFile(0)), 6);
+  EXPECT_LT(in_place(split.train), 6);
+  fields.val_set_size = 0;
+  fields.eval_dataset = {path.string()};
+  fields.reading.decision.option_order = "shuffle";
+  EXPECT_EQ(in_place(*open().held_out), 12);
+}
+
 TEST(TrainingDataTest, RefusesOptionsOfDecisionsWithoutQuestions) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "d.jsonl";

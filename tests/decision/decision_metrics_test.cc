@@ -177,7 +177,8 @@ TEST(TemperaturesTest, OfTypesAndNumbersOfOptions) {
   EXPECT_EQ(t.Of(QuestionType::kChoice, 2), 0.5);
   EXPECT_EQ(t.Of(QuestionType::kScore, 2), 1);
   for (const char* bad : {"noul", "noul=", "noul=x", "guess=1", "predicate=1", "choice.x=1",
-                          "choice.=1", "=1", "noul=0", "noul=-1", "noul=nan", "noul=inf"}) {
+                          "choice.=1", "choice.03=1", "choice.27=1", "noul.3=1", "score.11=1",
+                          "noul=1,noul=2", "=1", "noul=0", "noul=-1", "noul=nan", "noul=inf"}) {
     SCOPED_TRACE(bad);
     ExpectRefused([&] { ParseTemperatures(bad, "decision_temperature"); },
                   "decision_temperature: ");

@@ -108,7 +108,7 @@ TEST(DecisionPromptsTest, PlainText) {
   const Prompts prompts(TinyTokenizer());
   const Decision decision = DecisionOf(kWho);
   EXPECT_EQ(prompts.Text(decision, 0),
-            "Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow\nAnswer:\n");
+            "Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow: {\"says\": \"moo\"}\nAnswer:\n");
   EXPECT_EQ(prompts.Text(decision, 1),
             "Once.\n{\"ask\": \"glad?\"}\nA. false\nB. true: yes\nAnswer:\n");
   EXPECT_EQ(prompts.Text(decision, 2), "Once.\nHow many?\nA. 0: no\nB. 1: one\nAnswer:\n");
@@ -116,6 +116,10 @@ TEST(DecisionPromptsTest, PlainText) {
                                         "instructions": "?"})"),
                          0),
             "{\"a\": [\"é\", 1.0, null]}\n?\nA. false\nB. true\nAnswer:\n");
+  EXPECT_EQ(prompts.Text(DecisionOf(R"({"state": "s", "type": "score", "instructions": "?",
+                                        "criteria": [10, ["b"], true, "d"]})"),
+                         0),
+            "s\n?\nA. 0: 10\nB. 1: [\"b\"]\nC. 2: true\nD. 3: d\nAnswer:\n");
   EXPECT_EQ(prompts.prompter().decision_template().text(), PlainDecisionText());
 }
 
@@ -177,7 +181,9 @@ TEST(DecisionPromptsTest, SentencePieceGetsItsSpaceFromTheTemplate) {
   EXPECT_EQ(made.text(), "<s> " + PlainDecisionText());
   const Decision decision = DecisionOf(kWho);
   const std::string text = prompts.Text(decision, 0);
-  EXPECT_EQ(text, "<s> Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow\nAnswer:\n");
+  EXPECT_EQ(
+      text,
+      "<s> Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow: {\"says\": \"moo\"}\nAnswer:\n");
   // The tokens are those of the text alone, as training on texts has them.
   EXPECT_EQ(prompts.Encode(decision, 0).ids, prompts.tokenizer().Encode(text.substr(4)));
   // The labels are bare pieces; with the space of the tokenizer one letter of this vocabulary is
@@ -231,7 +237,8 @@ TEST(DecisionPromptsTest, ChatIsTheUsersMessage) {
       {"llama2", "<s>[INST] ", " [/INST]"},
       {"channels", "<s><|turn>user\n", "<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"},
   };
-  const std::string body = "Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow\nAnswer:";
+  const std::string body =
+      "Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow: {\"says\": \"moo\"}\nAnswer:";
   for (const ChatCase& c : cases) {
     SCOPED_TRACE(c.fixture);
     const Tokenizer tokenizer =
@@ -382,7 +389,7 @@ TEST(DecisionPromptsTest, TargetsMoveWithTheirOptions) {
   const Decision decision = DecisionOf(kWho);
   const OptionOrder order = {2, 0, 1};
   EXPECT_EQ(prompts.prompter().Text(decision, 0, order),
-            "Once.\nWho?\nA. cow\nB. cat: it says meow\nC. dog\nAnswer:\n");
+            "Once.\nWho?\nA. cow: {\"says\": \"moo\"}\nB. cat: it says meow\nC. dog\nAnswer:\n");
   EXPECT_THAT(InOrder({0.1, 0.2, 0.7}, order), ElementsAre(0.7, 0.1, 0.2));
   EXPECT_THAT(OfOptions({0.7, 0.1, 0.2}, order, 3), ElementsAre(0.1, 0.2, 0.7));
   EXPECT_THAT(OfOptions({0.6, 0.4}, {2, 0}, 3), ElementsAre(0.4, 0, 0.6));

@@ -131,5 +131,30 @@ TEST(DecisionRefusalsTest, RefusesLabelsWithoutNames) {
   refuse({.label_names = {"a", "b", "a"}, .instructions = "?"}, "option 'a' appears twice");
 }
 
+// A table holds 1 as "1".
+TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
+  const auto target = [](const std::string& text, const DecisionFields& fields = {}) {
+    return ReadDecisionRecord(OrderedJson::parse(text), fields).targets.front();
+  };
+  const auto label = [&](const std::string& answer) {
+    return target(R"({"text": "t", "label": )" + answer + "}",
+                  {.label_names = {"1", "2", "3"}, .instructions = "?"});
+  };
+  ExpectRefused(
+      [&] { label(R"("1")"); },
+      R"(label: "1" names one option by its text and another by its number, which counts )"
+      "from 0: 1, 2, 3.");
+  ExpectRefused([&] { label("1e300"); }, "label: 1e+300 is not among the options");
+  EXPECT_EQ(label("1"), label(R"("[0, 1, 0]")"));
+  EXPECT_EQ(label(R"("3")"), label("2"));
+  const auto choice = [&](const std::string& answer) {
+    return target(R"({"question": "q", "choices": ["4", "3", "2", "1"], "answer": )" + answer +
+                  "}");
+  };
+  ExpectRefused([&] { choice(R"("1")"); }, R"(answer: "1" names one option by its text)");
+  EXPECT_EQ(choice("1"), choice(R"("B")"));
+  EXPECT_EQ(choice(R"("4")"), choice("0"));
+}
+
 }  // namespace
 }  // namespace qlora

@@ -37,5 +37,20 @@ TEST(StopTexts, NothingOfAStopTextLeavesEarly) {
   EXPECT_EQ(texts.Finish(), "EN");
 }
 
+// "abcab" is a stop text, whose beginning and end are another one.
+TEST(StopTexts, ThoseThatEndTooEarlyAreText) {
+  StopTexts texts({"ab", "abcab"});
+  EXPECT_EQ(texts.Add("xab", false), "x");
+  EXPECT_EQ(texts.Add("d"), "abd");
+  EXPECT_EQ(texts.found(), "");
+  EXPECT_EQ(texts.Add("abc", false), "");
+  EXPECT_EQ(texts.Add("ab"), "");
+  EXPECT_EQ(texts.found(), "abcab");
+  StopTexts begun({"END"});
+  EXPECT_EQ(begun.Add("ENDaEN", false), "ENDa");
+  EXPECT_EQ(begun.Add("D"), "");
+  EXPECT_EQ(begun.found(), "END");
+}
+
 }  // namespace
 }  // namespace qlora

@@ -412,6 +412,13 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   ExpectRefused([&] { make({.lora_alpha = -1}); }, "lora_alpha > 0, found -1");
   ExpectRefused([&] { make({.lora_dropout = 1}); }, "lora_dropout in [0, 1), found 1");
   ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32, BF16 or I8, found F16");
+  // Weights that are decoded before use have no codes.
+  const QLoraConfig coded = {.compute = DType::kI8};
+  ExpectRefused([&] { MakeLayerAs(context, {.zero_point = true}, coded); },
+                "int8 would have no effect with zero_point");
+  ExpectRefused([&] { MakeLayerAs(context, {.row_blocks = true}, coded); },
+                "int8 would have no effect with row_blocks");
+  MakeLayerAs(context, {.block_size = 16, .row_blocks = true}, coded);
   ExpectRefused([&] { make({}, 3); }, "expected 48 values of bias, one per row, found 3");
 
   QLoraLinear layer = MakeLayer(context);

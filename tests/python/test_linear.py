@@ -72,6 +72,12 @@ def test_types_of_products_have_the_names_of_train():
         np.testing.assert_array_equal(make(compute_dtype=name)(x), make(compute_dtype=ours)(x))
 
 
+@pytest.mark.parametrize("name", ["zero_point", "row_blocks"])
+def test_products_in_eight_bits_need_codes(name):
+    with pytest.raises(q.Error, match="int8 would have no effect with " + name):
+        make(compute_dtype="int8", **{name: True})
+
+
 def golden(name):
     path = pathlib.Path(__file__).parents[1] / "golden" / "int8" / (name + ".json")
     case = json.loads(path.read_text())

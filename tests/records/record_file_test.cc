@@ -64,6 +64,16 @@ TEST(RecordFileTest, ReadsNumbersAsPythonDoes) {
   EXPECT_EQ(record["text"], "-9223372036854775809");
 }
 
+TEST(RecordFileTest, RefusesNumbersThatNoDoubleHolds) {
+  RecordFile file = Open("d.jsonl", R"({"a": NaN, "b": "1e999"})"
+                                    "\n"
+                                    R"({"a": 1e999})");
+  file.RefuseWideNumbers();
+  EXPECT_EQ(file.Read(0)["a"], nullptr);
+  EXPECT_EQ(file.Read(0)["b"], "1e999");
+  ExpectRefused([&] { file.Read(1); }, "number overflow parsing '1e999'");
+}
+
 TEST(RecordFileTest, KeepsTheOrderOfKeys) {
   const RecordFile file = Open("d.jsonl", R"({"z": 1, "a": 2, "m": 3})");
   EXPECT_EQ(file.Read(0).dump(), R"({"z":1,"a":2,"m":3})");

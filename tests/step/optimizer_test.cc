@@ -13,6 +13,7 @@
 #include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "qlora/error.h"
+#include "quant/dynamic_map.h"
 #include "step/schedule.h"
 #include "test_build.h"
 #include "train/tiny_run.h"
@@ -194,6 +195,24 @@ TEST_F(OptimizerTest, PlanCountsTheBytesOfTheMoments) {
   EXPECT_NEAR(bytes("lion"), 4, 0.01);
   EXPECT_NEAR(bytes("adamw_8bit"), 2 * (1 + 4.0 / 256), 0.01);
   EXPECT_NEAR(bytes("lion_8bit"), 1 + 4.0 / 256, 0.01);
+}
+
+// However many pieces they are filled in.
+TEST_F(OptimizerTest, MomentsOfEightBitsBeginAsZero) {
+  AdapterConfig config;
+  config.r = 512;
+  config.target_modules = std::string("all-linear");
+  const LoraAdapter adapter =
+      LoraAdapter::Create(config, LoadDecoderConfig(kGolden / "llama-tiny"), HostMemory(), 1);
+  ASSERT_GT(adapter.parameters().cols, 1 << 18);
+  const Optimizer optimizer(ParseOptimizer("lion_8bit"), adapter, "");
+  const auto [name, codes] = optimizer.State().front();
+  EXPECT_EQ(name, "exp_avg");
+  const float zero = 0;
+  std::uint8_t code = 0;
+  DynamicMap::Signed().Encode(&zero, 1, &code);
+  const std::uint8_t* begin = codes.Row<std::uint8_t>(0);
+  EXPECT_EQ(std::count(begin, begin + codes.cols, code), codes.cols);
 }
 
 TEST_F(OptimizerTest, PagedMomentsAreNotResidentAtBirth) {

@@ -150,8 +150,13 @@ class TrainedModel {
       EXPECT_NEAR(value, result.temperatures.at(type), type == again ? kTemperature * value : 0);
     }
     // The template says what the adapter was trained with.
-    options.reading.decision.decision_template = "chat";
-    EXPECT_THROW(Calibrate(model_, options), Error);
+    const TemporaryFolder folder;
+    WriteTextFile(folder / "other.jinja",
+                  "{{ state | tojson }}{{ instructions | tojson }}{% for o in options %}{{ o.label "
+                  "}}{% endfor %}:\n\n");
+    options.reading.decision.decision_template = (folder / "other.jinja").string();
+    const auto asks = [](std::int64_t, std::int64_t) { ADD_FAILURE() << "it was asked"; };
+    EXPECT_THROW(Calibrate(model_, options, asks), Error);
     EXPECT_EQ(ReadDecisionFile(adapter)->temperatures.values(), kept);
   }
 

@@ -47,6 +47,33 @@ TEST_F(DecisionRunTest, SharingAndTheSplitChangeRoundingAlone) {
   ExpectNear("shared", "split");
 }
 
+TEST_F(DecisionRunTest, EvaluationsHaveNoLabelSmoothing) {
+  struct Losses : TrainObserver {
+    void OnEval(std::int64_t step, const EvalReport& report) override {
+      if (step == 0) first = report.loss;
+    }
+    void OnStep(const StepReport& report) override { of_step = report.loss; }
+    double first = 0;
+    double of_step = 0;
+  };
+  const auto losses = [&](const std::string& name, double smoothing) {
+    TrainOptions options = Decisions(name);
+    options.max_steps = 1;
+    options.data.val_set_size = 6;
+    options.eval_on_start = true;
+    options.label_smoothing_factor = smoothing;
+    Context context(2);
+    Losses observer;
+    PlanAndTrain(context, options, observer);
+    return observer;
+  };
+  const Losses plain = losses("plain", 0);
+  const Losses smooth = losses("smooth", 0.5);
+  EXPECT_GT(plain.first, 0);
+  EXPECT_EQ(plain.first, smooth.first);
+  EXPECT_NE(plain.of_step, smooth.of_step);
+}
+
 // All records are a step, in another order where they are packed.
 TEST_F(DecisionRunTest, PackingChangesRoundingAlone) {
   TrainOptions options = Decisions("whole");

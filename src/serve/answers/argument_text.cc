@@ -233,6 +233,20 @@ class LiteralReader {
   std::string_view text_;
 };
 
+// True where text ends within the escape that it begins with. Two surrogates are one escape.
+bool IsHalfEscape(std::string_view text) {
+  constexpr std::string_view kPair = "\\uhhhh\\uhhhh";
+  constexpr std::string_view kHex = "0123456789abcdefABCDEF";
+  const bool is_pair = text.size() > 3 && (text[2] == 'd' || text[2] == 'D') &&
+                       std::string_view("89abAB").find(text[3]) != text.npos;
+  if (text.size() >= (is_pair ? kPair.size() : kPair.size() / 2)) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool fits = kPair[i] == 'h' ? kHex.find(text[i]) != kHex.npos : text[i] == kPair[i];
+    if (!fits) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 ArgumentTypes::ArgumentTypes(std::string_view tools) {
@@ -244,11 +258,11 @@ ArgumentTypes::ArgumentTypes(std::string_view tools) {
     if (!function.is_object() || !function.contains("name") || !function["name"].is_string()) {
       continue;
     }
+    auto& types = types_[function["name"].get<std::string>()];
     const auto parameters = function.find("parameters");
     if (parameters == function.end() || !parameters->is_object()) continue;
     const auto properties = parameters->find("properties");
     if (properties == parameters->end() || !properties->is_object()) continue;
-    auto& types = types_[function["name"].get<std::string>()];
     for (const auto& [name, schema] : properties->items()) {
       types[name] = AllowedTypes(*parameters).Of(schema);
     }
@@ -304,7 +318,11 @@ std::string WholeArguments(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_text) {
-      if (c == '\\' && ++i == text.size()) begin.remove_suffix(1);
+      if (c == '\\' && IsHalfEscape(text.substr(i))) {
+        begin = text.substr(0, i);
+        break;
+      }
+      if (c == '\\') ++i;
       if (c == '"') in_text = false;
     } else if (c == '"') {
       in_text = true;

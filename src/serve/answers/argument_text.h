@@ -19,6 +19,7 @@ class ArgumentTypes {
   // tools: as of AnswerParts.
   explicit ArgumentTypes(std::string_view tools);
 
+  bool HasTool(std::string_view function) const { return types_.contains(function); }
   ArgumentType Of(std::string_view function, std::string_view argument) const;
 
  private:

@@ -12,20 +12,27 @@ using Match = AnswerInput::Match;
 
 constexpr std::string_view kBlank = " \t\r\n";
 
-// Without what models write around a name: "functions.f:0".
-std::string_view NameIn(const CallForm& form, std::string_view text) {
+// Without what models write around a name: "functions.f:0". Names of tools stay whole.
+std::string_view NameIn(const CallForm& form, const ArgumentTypes& types, std::string_view text) {
   if (!form.before_name.empty()) {
     const std::size_t at = text.rfind(form.before_name);
     if (at != text.npos) text.remove_prefix(at + form.before_name.size());
   }
   if (!form.after_name.empty()) text = text.substr(0, text.find(form.after_name));
   text = Trim(text);
+  const auto without_number = [](std::string_view name) {
+    const std::size_t colon = name.rfind(':');
+    const bool has_number = colon != name.npos && colon + 1 < name.size() &&
+                            name.find_first_not_of("0123456789", colon + 1) == name.npos;
+    return has_number ? name.substr(0, colon) : name;
+  };
   constexpr std::string_view kNamespace = "functions.";
-  if (text.starts_with(kNamespace)) text.remove_prefix(kNamespace.size());
-  const std::size_t colon = text.rfind(':');
-  const bool has_number = colon != text.npos && colon + 1 < text.size() &&
-                          text.find_first_not_of("0123456789", colon + 1) == text.npos;
-  return has_number ? text.substr(0, colon) : text;
+  const std::string_view rest =
+      text.starts_with(kNamespace) ? text.substr(kNamespace.size()) : text;
+  for (const std::string_view name : {text, rest, without_number(text)}) {
+    if (types.HasTool(name)) return name;
+  }
+  return without_number(rest);
 }
 
 }  // namespace
@@ -47,15 +54,15 @@ void CallSink::End(bool is_cut) {
 std::unique_ptr<CallReader> MakeCallReader(const CallForm& form, const ArgumentTypes& types) {
   switch (form.kind) {
     case CallKind::kJson:
-      return MakeJsonCalls(form);
+      return MakeJsonCalls(form, types);
     case CallKind::kNamed:
-      return MakeNamedCalls(form);
+      return MakeNamedCalls(form, types);
     case CallKind::kTagged:
       return MakeTaggedCalls(form, types);
     case CallKind::kLiteral:
       break;
   }
-  return MakeLiteralCalls(form);
+  return MakeLiteralCalls(form, types);
 }
 
 std::size_t JsonEnd::Add(std::string_view piece) {
@@ -136,7 +143,7 @@ CallReader::Result CallReader::ReadName(AnswerInput& in) {
     return fails ? End() : State::kMore;
   }
   if (stop < end || end > kMaxNameBytes) return End();
-  name_ = NameIn(form_, text.substr(0, end));
+  name_ = NameIn(form_, types_, text.substr(0, end));
   if (!IsToolName(name_)) return End();
   in.Take(end + form_.name_end.size());
   return std::nullopt;

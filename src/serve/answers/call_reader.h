@@ -43,8 +43,8 @@ class CallReader {
   // kFailed: what the input gives back is no call. What follows kDone is no part of calls.
   enum class State { kMore, kDone, kFailed };
 
-  // form must outlive this.
-  explicit CallReader(const CallForm& form) : form_(form) {}
+  // types: of the tools that may be called. Both must outlive this.
+  CallReader(const CallForm& form, const ArgumentTypes& types) : form_(form), types_(types) {}
   virtual ~CallReader() = default;
 
   // Reads what has come: always from where the last one stopped.
@@ -56,6 +56,7 @@ class CallReader {
   virtual Result Step(AnswerInput& in, CallSink& out) = 0;
 
   const CallForm& form() const { return form_; }
+  const ArgumentTypes& types() const { return types_; }
   std::int64_t calls() const { return calls_; }  // that were read
   const std::string& name() const { return name_; }
 
@@ -70,6 +71,7 @@ class CallReader {
 
  private:
   const CallForm& form_;
+  const ArgumentTypes& types_;
   bool is_open_ = false;
   std::int64_t calls_ = 0;
   std::string name_;
@@ -80,10 +82,10 @@ class CallReader {
 std::unique_ptr<CallReader> MakeCallReader(const CallForm& form, const ArgumentTypes& types);
 
 // One for each kind, in a file of its own.
-std::unique_ptr<CallReader> MakeJsonCalls(const CallForm& form);
-std::unique_ptr<CallReader> MakeNamedCalls(const CallForm& form);
+std::unique_ptr<CallReader> MakeJsonCalls(const CallForm& form, const ArgumentTypes& types);
+std::unique_ptr<CallReader> MakeNamedCalls(const CallForm& form, const ArgumentTypes& types);
 std::unique_ptr<CallReader> MakeTaggedCalls(const CallForm& form, const ArgumentTypes& types);
-std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form);
+std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form, const ArgumentTypes& types);
 
 // Finds the end of a JSON value that comes in pieces.
 class JsonEnd {

@@ -193,8 +193,8 @@ class JsonCalls : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> MakeJsonCalls(const CallForm& form) {
-  return std::make_unique<JsonCalls>(form);
+std::unique_ptr<CallReader> MakeJsonCalls(const CallForm& form, const ArgumentTypes& types) {
+  return std::make_unique<JsonCalls>(form, types);
 }
 
 }  // namespace qlora

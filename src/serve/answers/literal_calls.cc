@@ -173,8 +173,8 @@ class LiteralCalls : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form) {
-  return std::make_unique<LiteralCalls>(form);
+std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form, const ArgumentTypes& types) {
+  return std::make_unique<LiteralCalls>(form, types);
 }
 
 }  // namespace qlora

@@ -72,8 +72,8 @@ class NamedCalls : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> MakeNamedCalls(const CallForm& form) {
-  return std::make_unique<NamedCalls>(form);
+std::unique_ptr<CallReader> MakeNamedCalls(const CallForm& form, const ArgumentTypes& types) {
+  return std::make_unique<NamedCalls>(form, types);
 }
 
 }  // namespace qlora

@@ -23,7 +23,7 @@ std::optional<ArgumentType> TypeIn(std::string_view attributes) {
 
 class TaggedCalls : public CallReader {
  public:
-  TaggedCalls(const CallForm& form, const ArgumentTypes& types) : CallReader(form), types_(types) {}
+  using CallReader::CallReader;
 
  private:
   enum class Place {
@@ -112,7 +112,7 @@ class TaggedCalls : public CallReader {
     }
     if (end > kMaxNameBytes) return BreakCall(in, out);
     key_ = Trim(in.view().substr(0, end));
-    type_ = types_.Of(name(), key_);
+    type_ = types().Of(name(), key_);
     in.Take(end + form().key_end.size());
     place_ = form().key_attributes_end.empty() ? Place::kValueBegin : Place::kKeyAttributes;
     return std::nullopt;
@@ -213,7 +213,6 @@ class TaggedCalls : public CallReader {
     return EndCall(in, out);
   }
 
-  const ArgumentTypes& types_;
   Place place_ = Place::kList;
   bool has_begun_ = false;
   bool has_arguments_ = false;

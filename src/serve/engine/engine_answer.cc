@@ -46,6 +46,8 @@ EngineRequest EngineAnswer::TakeRequest() {
                         .top_logprobs = request_.top_logprobs,
                         .wants_prompt_logprobs = request_.wants_prompt_logprobs,
                         .keeps_prompt = request_.keeps_prompt};
+  // Where none is wanted, the token that the engine chooses all the same is dropped.
+  request.options.max_new_tokens = std::max<std::int64_t>(request.options.max_new_tokens, 1);
   // The engine would end all answers at logits of which none can be chosen.
   request.edit = [edit = std::move(edit), grammar = std::shared_ptr<GrammarEdit>(),
                   form = request_.format, ends, fault = fault_](
@@ -83,6 +85,10 @@ bool EngineAnswer::Add(const EngineToken& token) {
     Finish(StopReason::kEos);
     return false;
   }
+  if (request_.options.max_new_tokens == 0) {
+    Finish(StopReason::kMaxNewTokens);
+    return false;
+  }
   if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;
   if (token.is_end) {
     // Clients of an echo count on a token behind the prompt.
@@ -93,7 +99,7 @@ bool EngineAnswer::Add(const EngineToken& token) {
   const std::string text = stream_.Add(token.token);
   if (request_.top_logprobs) Hold(token, text);
   decoded_ += text.size();
-  std::string shown = stops_.Add(text);
+  std::string shown = stops_.Add(text, MayStop());
   const bool is_whole = request_.is_whole && request_.is_whole(shown);
   Emit(std::move(shown), is_whole);
   if (is_whole) {
@@ -174,7 +180,7 @@ void EngineAnswer::Finish(StopReason reason) {
         rest.resize(rest.size() - kReplacementCharacter.size());
       }
     }
-    std::string text = stops_.Add(rest);
+    std::string text = stops_.Add(rest, MayStop());
     if (!stops_.found().empty()) {
       end_.reason = StopReason::kStopText;
       end_.stop = stops_.found();

@@ -66,6 +66,8 @@ class EngineAnswer {
   // Hands on text, and the tokens that belong to it. all: also those that are held.
   void Emit(std::string text, bool all = false);
   void Finish(StopReason reason);
+  // A stop text counts where it ends beyond min_tokens.
+  bool MayStop() const { return end_.new_tokens > request_.min_tokens; }
 
   ServedModelPtr model_;
   GenerationRequest request_;

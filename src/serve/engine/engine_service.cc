@@ -15,9 +15,11 @@ namespace {
 
 ApiError Stopping() { return ApiError(503, "the server is stopping", "", "stopping"); }
 
-ApiError Full(std::int64_t waiting, const char* what) {
-  return ApiError(429, fmt::format("{} {} are waiting already; try again later", waiting, what), "",
-                  "queue_full");
+// open: those that run, too.
+ApiError Full(std::int64_t open, const char* what) {
+  return ApiError(
+      429, fmt::format("{} {} run or wait already, and no more may; try again later", open, what),
+      "", "queue_full");
 }
 
 }  // namespace
@@ -71,7 +73,8 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
   const std::int64_t prompt = std::ssize(request.prompt);
   const std::int64_t room = limits_.positions - prompt;
   if (prompt == 0) throw ApiError(400, "the prompt is empty, and this model has no token to begin");
-  if (room < 1) throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
+  if (room < std::min<std::int64_t>(request.options.max_new_tokens, 1))
+    throw ContextExceeded(limits_.positions, fmt::format("{} tokens", prompt));
   // A pass with an id that the model has no row for would end the answers of all.
   const std::int64_t largest = *std::ranges::max_element(request.prompt);
   if (largest >= base_.config.vocab_size) {
@@ -87,7 +90,7 @@ GenerationId EngineService::Submit(GenerationRequest request, GenerationListener
       std::move(model), std::move(request), std::move(listener), room));
   const std::lock_guard lock(mutex_);
   if (refuses_) throw Stopping();
-  if (open_ >= most_answers()) throw Full(open_, "requests");
+  if (open_ >= most_answers()) throw Full(open_, "answers");
   const GenerationId id = next_id_++;
   posted_.push_back([this, id, answer] { Begin(id, std::move(*answer)); });
   ++open_;

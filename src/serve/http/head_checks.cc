@@ -124,10 +124,25 @@ HeadRules MakeHeadRules(const HttpOptions& options, std::int64_t port) {
   return rules;
 }
 
+void CheckHosts(std::int64_t count, bool is_http_10) {
+  if (count > 1) throw ApiError(400, "Host: expected one, found several");
+  if (count == 0 && !is_http_10) throw ApiError(400, "Host: is missing; HTTP/1.1 needs it");
+}
+
 void ReadTarget(std::string_view target, HttpRequest& head) {
   if (head.method == "OPTIONS" && target == "*") {
     head.path = "*";
     return;
+  }
+  std::string rooted;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (LowerCase(target.substr(0, scheme.size())) != scheme) continue;
+    target.remove_prefix(scheme.size());
+    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    head.headers["host"] = target.substr(0, end);
+    target.remove_prefix(end);
+    if (!target.starts_with('/')) target = rooted.assign("/").append(target);
+    break;
   }
   if (!target.starts_with('/')) {
     throw ApiError(400, "the address of the request does not begin with /");

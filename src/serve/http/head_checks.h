@@ -24,7 +24,11 @@ struct HeadRules {
 // Errors: InvalidInput for an origin that is none, such as "*".
 HeadRules MakeHeadRules(const HttpOptions& options, std::int64_t port);
 
-// Sets path and query. Errors: 400.
+// count: of headers of that name. Errors: 400 for several, and for none in HTTP/1.1.
+void CheckHosts(std::int64_t count, bool is_http_10);
+
+// Sets path and query; of a target that begins with http://, and so names a server, also Host.
+// Errors: 400.
 void ReadTarget(std::string_view target, HttpRequest& head);
 
 // Errors: 400 for a body whose end two readers could see in different places.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -20,6 +21,14 @@ namespace http = boost::beast::http;
 // Bytes that are read at once, of heads and of bodies.
 constexpr std::size_t kHeadPiece = std::size_t{4} << 10;
 constexpr std::size_t kBodyPiece = std::size_t{64} << 10;
+
+// Some clients end a body with a line that is no part of it.
+constexpr std::size_t kMostEmptyLines = 8;
+
+// A line that goes on with the one before it; other readers would see two, or none.
+bool HasFoldedLine(std::string_view head) {
+  return head.find("\n ") != head.npos || head.find("\n\t") != head.npos;
+}
 
 ApiError TooLarge(std::size_t limit) {
   return ApiError(
@@ -42,17 +51,35 @@ boost::asio::mutable_buffer RequestReader::Room() {
   return buffer_.prepare(std::min(piece, most - std::min(most, buffer_.size())));
 }
 
+bool RequestReader::SkipEmptyLines() {
+  while (!parser_->got_some()) {
+    const std::string_view bytes(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+    if (bytes == "\r") return false;
+    if (!bytes.starts_with("\r\n")) return true;
+    if (++empty_lines_ > kMostEmptyLines) {
+      throw ApiError(400, "not a request of HTTP/1.1: empty lines stand before it");
+    }
+    buffer_.consume(2);
+  }
+  return true;
+}
+
 bool RequestReader::ReadHead() {
   while (!parser_->is_header_done()) {
-    if (buffer_.size() == 0) return false;
+    if (!SkipEmptyLines() || buffer_.size() == 0) return false;
     boost::beast::error_code error;
     const std::size_t bytes = parser_->put(buffer_.data(), error);
+    // The parser takes a line once it knows that the next one does not belong to it.
+    const bool is_folded = HasFoldedLine({static_cast<const char*>(buffer_.data().data()), bytes});
     buffer_.consume(bytes);
     // The parser counts anew whenever the fields so far are complete.
     head_bytes_ += bytes;
     if (error == http::error::header_limit || head_bytes_ > limits_.head) {
       throw ApiError(431,
                      fmt::format("the head of the request is longer than {} bytes", limits_.head));
+    }
+    if (is_folded) {
+      throw ApiError(400, "a header goes on in a second line; write it in one");
     }
     if (error == http::error::need_more) return false;
     if (error) throw ApiError(400, "not a request of HTTP/1.1: " + error.message());
@@ -72,6 +99,7 @@ void RequestReader::ReadFields() {
     const auto [place, is_new] = request_.headers.try_emplace(name, value);
     if (!is_new) place->second.append(", ").append(value);
   }
+  CheckHosts(static_cast<std::int64_t>(message.count(http::field::host)), is_http_10());
   ReadTarget({message.target().data(), message.target().size()}, request_);
   CheckFraming(request_, is_http_10());
 }
@@ -147,6 +175,7 @@ void RequestReader::Next() {
   // Both are counted here. A parser of Beast 1.74 without a limit refuses every body.
   parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
   parser_->header_limit(static_cast<std::uint32_t>(limits_.head));
+  empty_lines_ = 0;
   head_bytes_ = 0;
   body_bytes_ = 0;
   if (buffer_.size() == 0) buffer_.shrink_to_fit();

@@ -66,7 +66,8 @@ class RequestReader {
   // No byte of the next request has come.
   bool IsEmpty() const { return head_bytes_ == 0 && buffer_.size() == 0; }
 
-  // Reads on in the head of a request. False: it needs more bytes. Errors: ApiError 400, 431.
+  // Reads on in the head of a request, before which empty lines may stand. False: it needs more
+  // bytes. Errors: ApiError 400, 431.
   bool ReadHead();
   // Once the head is read. Errors: ApiError 413 for a body that is said to be too large, 507 for a
   // file that cannot be made.
@@ -94,6 +95,8 @@ class RequestReader {
   void DropBytes() { buffer_.clear(); }
 
  private:
+  // False: more bytes have to come to know whether a line is empty. Errors: ApiError 400 for many.
+  bool SkipEmptyLines();
   void ReadFields();
   void TakeBody(std::string_view bytes);
 
@@ -101,6 +104,7 @@ class RequestReader {
   const HeldBodies all_held_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<PassedBody>> parser_;
+  std::size_t empty_lines_ = 0;  // before the head
   std::size_t head_bytes_ = 0;
   HttpRequest request_;
   bool is_head_ = false;

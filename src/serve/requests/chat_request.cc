@@ -47,6 +47,7 @@ OrderedJson CallsOf(const RequestFields& message) {
 
 OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before,
                       CallIds& calls_before) {
+  RefuseForeignInMessage(message);
   std::string role = message.NeedText("role");
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                       "tool"};
@@ -116,8 +117,9 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Text("reasoning_format").value_or("") == "none") {
     body.Refuse("reasoning_format", "thoughts are in reasoning_content here; leave it out");
   }
-  RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "logprobs",
-                       "top_logprobs", "reasoning_effort", "chat_template_kwargs"});
+  RefuseForeign(
+      body, {"messages", "tools", "functions", "max_tokens", "max_completion_tokens", "stop", "n",
+             "logprobs", "top_logprobs", "reasoning_effort", "chat_template_kwargs"});
 }
 
 }  // namespace
@@ -127,7 +129,7 @@ ConversationRequest ReadChatConversation(const RequestFields& body, const Served
   ReadMessages(body, request);
   ReadTools(body, request, ReadTool);
   RefuseOthers(body);
-  if (const auto effort = body.Text("reasoning_effort")) SetEffort(*effort, model, request);
+  ReadEffort(body, "reasoning_effort", model, request);
   ReadVariables(body, request);
   return request;
 }

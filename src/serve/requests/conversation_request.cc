@@ -1,6 +1,7 @@
 #include "serve/requests/conversation_request.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -35,8 +36,15 @@ void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& req
   SetVariable("thinking_mode", thinks ? "enabled" : "disabled", model, request);  // MiniMax
 }
 
-void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request) {
+void ReadEffort(const RequestFields& fields, std::string_view name, const ServedModel& model,
+                ConversationRequest& request) {
+  constexpr std::string_view kEfforts = "none minimal low medium high xhigh max";
+  const std::string effort = fields.Text(name).value_or("");
   if (effort.empty()) return;
+  if (!HasWord(kEfforts, effort)) {
+    fields.Refuse(name, fmt::format("expected one of {}, found '{}'",
+                                    fmt::join(Words(kEfforts, ' '), ", "), FirstBytes(effort, 60)));
+  }
   SetThinking(effort != "none", model, request);
   if (effort != "none") SetVariable("reasoning_effort", effort, model, request);
 }

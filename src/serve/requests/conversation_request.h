@@ -52,8 +52,10 @@ ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedM
 
 // Sets the variables by which the template of the model thinks, or does not.
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);
-// The same by an effort, which the template reads, too: "none" does not think, "" says nothing.
-void SetEffort(const std::string& effort, const ServedModel& model, ConversationRequest& request);
+// The same by an effort, if there is one, which the template reads, too: "none" does not think, ""
+// says nothing. Errors: for a word that is no effort of OpenAI's or Anthropic's interface.
+void ReadEffort(const RequestFields& fields, std::string_view name, const ServedModel& model,
+                ConversationRequest& request);
 // Reads chat_template_kwargs. Errors: for a variable that the conversation itself has.
 void ReadVariables(const RequestFields& body, ConversationRequest& request);
 // Sets a variable where the template reads it.

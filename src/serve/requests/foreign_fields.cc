@@ -12,9 +12,12 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// What a field asks for; fields of one kind stand for each other.
+// What a field asks for; fields of one kind stand for each other, but for those of prompts.
 enum class Kind {
   kAdapter,
+  kInput,
+  kTools,
+  kLater,  // answers that are fetched when they are there
   kTokens,
   kStop,
   kChoices,
@@ -23,8 +26,10 @@ enum class Kind {
   kSystem,
   kThought,
   kForm,
+  kWrapped,  // fields that other servers have in an object of their own
   kSampling,
   kWindow,  // of a repetition penalty: idle without one
+  kDecision,
 };
 
 struct ForeignField {
@@ -44,6 +49,17 @@ constexpr ForeignField kFields[] = {
     {"adapter_source", Kind::kAdapter, kNone, "model"},
     {"adapter_parameters", Kind::kAdapter, kNone, "model"},
     {"adapters", Kind::kAdapter, kNone, "model"},
+    {"adapter", Kind::kAdapter, kNone, "model"},
+    {"messages", Kind::kInput},
+    {"prompt", Kind::kInput},
+    {"input", Kind::kInput},
+    {"previous_response_id", Kind::kInput},
+    {"conversation", Kind::kInput},
+    {"thread", Kind::kInput},
+    {"background", Kind::kLater, 0},
+    {"tools", Kind::kTools},
+    {"functions", Kind::kTools},
+    {"mcp_servers", Kind::kTools},
     {"max_tokens", Kind::kTokens},
     {"max_completion_tokens", Kind::kTokens},
     {"max_output_tokens", Kind::kTokens},
@@ -57,6 +73,7 @@ constexpr ForeignField kFields[] = {
     {"stop_regex", Kind::kStop},
     {"include_stop_str_in_output", Kind::kStop, 0},
     {"no_stop_trim", Kind::kStop, 0},
+    {"eos_token_id", Kind::kStop},
     {"ban_eos_token", Kind::kStop, 0, "ignore_eos"},
     {"ignore_eos_token", Kind::kStop, 0, "ignore_eos"},
     {"min_new_tokens", Kind::kStop, 0, "min_tokens"},
@@ -64,6 +81,7 @@ constexpr ForeignField kFields[] = {
     {"n_cmpl", Kind::kChoices, 1},
     {"best_of", Kind::kChoices, 1},
     {"use_beam_search", Kind::kSampling, 0},
+    {"num_beams", Kind::kSampling, 1},
     {"length_penalty", Kind::kSampling, 1},
     {"logprobs", Kind::kScores, 0},
     {"n_probs", Kind::kScores, 0},
@@ -74,6 +92,14 @@ constexpr ForeignField kFields[] = {
     {"return_hidden_states", Kind::kScores, 0},
     {"echo", Kind::kPrompt, 0},
     {"suffix", Kind::kPrompt},
+    {"images", Kind::kPrompt, 0},
+    {"image_data", Kind::kPrompt, 0},
+    {"audio_data", Kind::kPrompt, 0},
+    {"video_data", Kind::kPrompt, 0},
+    {"multi_modal_data", Kind::kPrompt, 0},
+    {"context", Kind::kPrompt},
+    {"input_prefix", Kind::kPrompt},
+    {"input_suffix", Kind::kPrompt},
     {"chat_template", Kind::kPrompt},
     {"instruction_template", Kind::kPrompt},
     {"character", Kind::kPrompt},
@@ -116,10 +142,10 @@ constexpr ForeignField kFields[] = {
     {"ebnf", Kind::kForm},
     {"structural_tag", Kind::kForm},
     {"grammar_string", Kind::kForm},
-    {"options", Kind::kSampling, kNone, "its fields beside messages or prompt"},
-    {"parameters", Kind::kSampling, kNone, "its fields beside messages or prompt"},
-    {"sampling_params", Kind::kSampling, kNone, "its fields beside messages or prompt"},
-    {"extra_body", Kind::kSampling, kNone, "its fields beside messages or prompt"},
+    {"options", Kind::kWrapped, kNone, "its fields in the body itself"},
+    {"parameters", Kind::kWrapped, kNone, "its fields in the body itself"},
+    {"sampling_params", Kind::kWrapped, kNone, "its fields in the body itself"},
+    {"extra_body", Kind::kWrapped, kNone, "its fields in the body itself"},
     {"extra_args", Kind::kSampling},
     {"vllm_xargs", Kind::kSampling},
     {"custom_logit_processor", Kind::kSampling},
@@ -162,7 +188,32 @@ constexpr ForeignField kFields[] = {
     {"repetition_context_size", Kind::kWindow},
     {"repetition_penalty_range", Kind::kWindow, 0},
     {"penalty_range", Kind::kWindow, -1},
+    {"state", Kind::kDecision},
+    {"temperature", Kind::kDecision, 1},
+    {"decision_temperature", Kind::kDecision},
+    {"decision_template", Kind::kDecision},
+    {"permutations", Kind::kDecision, 1},
 };
+
+enum class Asked { kText, kDecision };
+
+// How a text is written, and where it ends, changes no decision.
+bool Changes(Kind kind, Asked asked) {
+  switch (kind) {
+    case Kind::kTokens:
+    case Kind::kStop:
+    case Kind::kChoices:
+    case Kind::kScores:
+    case Kind::kForm:
+    case Kind::kSampling:
+    case Kind::kWindow:
+      return asked == Asked::kText;
+    case Kind::kDecision:
+      return asked == Asked::kDecision;
+    default:
+      return true;
+  }
+}
 
 // A model may have a penalty of its own where the request says nothing.
 bool HasNoPenalty(const RequestFields& body) {
@@ -178,22 +229,40 @@ bool IsIdle(const OrderedJson& value, double idle) {
   return value.empty() || value == "";
 }
 
-}  // namespace
+using Names = std::initializer_list<std::string_view>;
 
-void RefuseForeign(const RequestFields& body, std::initializer_list<std::string_view> own) {
+void RefuseFields(const RequestFields& body, Names own, Asked asked) {
   const auto is_own = [&](std::string_view name) { return std::ranges::count(own, name) != 0; };
   for (const ForeignField& field : kFields) {
     const OrderedJson* value = body.Find(field.name);
     if (value == nullptr || is_own(field.name) || IsIdle(*value, field.idle)) continue;
+    if (!Changes(field.kind, asked)) continue;
     if (field.kind == Kind::kWindow && HasNoPenalty(body)) continue;
     std::string others;
     if (!field.instead.empty()) others = fmt::format("; this interface has {}", field.instead);
     for (const ForeignField& other : kFields) {
-      if (other.kind != field.kind || !is_own(other.name)) continue;
+      if (other.kind != field.kind || field.kind == Kind::kPrompt || !is_own(other.name)) continue;
       others += fmt::format("{}{}", others.empty() ? "; this interface has " : ", ", other.name);
     }
     body.Refuse(field.name,
                 fmt::format("is not offered here{}", others.empty() ? "; leave it out" : others));
+  }
+}
+
+}  // namespace
+
+void RefuseForeign(const RequestFields& body, Names own) { RefuseFields(body, own, Asked::kText); }
+
+void RefuseForeignToDecision(const RequestFields& body, Names own) {
+  RefuseFields(body, own, Asked::kDecision);
+}
+
+void RefuseForeignInMessage(const RequestFields& message) {
+  // Ollama's, and those of other servers that read more than text.
+  for (const char* name : {"images", "image_url", "videos", "audios"}) {
+    const OrderedJson* value = message.Find(name);
+    if (value == nullptr || value->empty() || *value == "" || *value == false) continue;
+    message.Refuse(name, "the model reads text alone; leave it out");
   }
 }
 

@@ -13,6 +13,13 @@ namespace qlora {
 // for the one that was asked for. own: those that the interface reads itself. Errors: ApiError 400
 // that names the field, and what the interface has in its place.
 void RefuseForeign(const RequestFields& body, std::initializer_list<std::string_view> own);
+// The same of a request for decisions, which has no text written.
+void RefuseForeignToDecision(const RequestFields& body,
+                             std::initializer_list<std::string_view> own);
+
+// Refuses what a message has beside its text, and the model would not see: pictures under the names
+// of other servers. Errors: as above.
+void RefuseForeignInMessage(const RequestFields& message);
 
 }  // namespace qlora
 

@@ -94,6 +94,7 @@ void ReadMessages(const RequestFields& body, ConversationRequest& request) {
   CallIds calls;
   for (std::int64_t i = 0; i < std::ssize(list); ++i) {
     const RequestFields message(list[i], ItemPath(body.PathOf("messages"), i));
+    RefuseForeignInMessage(message);
     const std::string role = message.NeedText("role");
     if (role == "user") {
       ReadUser(message, calls, request.messages);
@@ -161,7 +162,7 @@ void RefuseOthers(const RequestFields& body) {
   if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
     body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
   }
-  RefuseForeign(body, {"max_tokens", "stop_sequences", "system", "thinking"});
+  RefuseForeign(body, {"messages", "tools", "max_tokens", "stop_sequences", "system", "thinking"});
 }
 
 }  // namespace
@@ -178,9 +179,7 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
   ReadTools(body, request, ReadTool);
   const std::optional<RequestFields> output = body.Object("output_config");
   // What `thinking` says comes after what an effort implies.
-  if (const auto effort = output ? output->Text("effort") : std::nullopt) {
-    SetEffort(*effort, model, request);
-  }
+  if (output) ReadEffort(*output, "effort", model, request);
   ReadThinking(body, model, request);
   RefuseOtherForms(body, "output_config.format");
   request.format = ReadAnswerFormat(body, "output_format", model);

@@ -64,6 +64,7 @@ class ItemReader {
 
  private:
   void AddMessage(const RequestFields& item) {
+    RefuseForeignInMessage(item);
     const std::string role = item.NeedText("role");
     if (role != "user" && role != "system" && role != "developer" && role != "assistant") {
       item.Refuse("role", fmt::format("expected user, assistant, system or developer, found '{}'",
@@ -140,12 +141,6 @@ OrderedJson ReadTool(const RequestFields& tool) {
   return ToolOf(tool, "parameters");
 }
 
-void ReadEffort(const RequestFields& body, const ServedModel& model, ConversationRequest& request) {
-  const std::optional<RequestFields> reasoning = body.Object("reasoning");
-  const std::optional<std::string> effort = reasoning ? reasoning->Text("effort") : std::nullopt;
-  if (effort) SetEffort(*effort, model, request);
-}
-
 void CheckText(const RequestFields& fields, std::string_view name, std::string_view words) {
   const std::optional<std::string> text = fields.Text(name);
   if (!text || HasWord(words, *text)) return;
@@ -180,7 +175,7 @@ void RefuseOthers(const RequestFields& body) {
   if (parts != nullptr && std::ranges::count(*parts, "message.output_text.logprobs") != 0) {
     body.Refuse("include", "log-probabilities are offered by /v1/chat/completions alone");
   }
-  RefuseForeign(body, {"max_output_tokens", "instructions", "reasoning"});
+  RefuseForeign(body, {"input", "tools", "max_output_tokens", "instructions", "reasoning"});
 }
 
 }  // namespace
@@ -197,7 +192,8 @@ ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedM
   }
   ReadInput(body, request.messages);
   ReadTools(body, request, ReadTool);
-  ReadEffort(body, model, request);
+  const std::optional<RequestFields> reasoning = body.Object("reasoning");
+  if (reasoning) ReadEffort(*reasoning, "effort", model, request);
   RefuseOtherForms(body, "text.format");
   if (const auto text = body.Object("text")) {
     request.format = ReadAnswerFormat(*text, "format", model);

@@ -57,15 +57,17 @@ void ReadBiases(const RequestFields& body, std::int64_t vocabulary, GenerationRe
 
 }  // namespace
 
-AnswerFields ReadAnswerFields(const RequestFields& body) {
+AnswerFields ReadAnswerFields(const RequestFields& body, std::int64_t least_tokens) {
   AnswerFields fields;
   fields.choices = body.Integer("n", 1, kMostChoices).value_or(1);
   fields.streams = body.Bool("stream").value_or(false);
   if (const auto stream = body.Object("stream_options")) {
+    if (!fields.streams)
+      body.Refuse("stream_options", "is of streams; set stream, or leave it out");
     fields.includes_usage = stream->Bool("include_usage").value_or(false);
   }
-  fields.max_new_tokens = body.Integer("max_tokens", 1);
-  const auto newer = body.Integer("max_completion_tokens", 1);
+  fields.max_new_tokens = body.Integer("max_tokens", least_tokens);
+  const auto newer = body.Integer("max_completion_tokens", least_tokens);
   if (newer) fields.max_new_tokens = newer;
   return fields;
 }

@@ -25,9 +25,9 @@ struct AnswerFields {
   bool includes_usage = false;  // of a stream
   std::optional<std::int64_t> max_new_tokens = {};
 };
-// Reads n, stream, stream_options, max_completion_tokens and its older name max_tokens. Errors:
-// ApiError 400 that names the field.
-AnswerFields ReadAnswerFields(const RequestFields& body);
+// Reads n, stream, stream_options, max_completion_tokens and its older name max_tokens, which are
+// least_tokens or more. Errors: ApiError 400 that names the field.
+AnswerFields ReadAnswerFields(const RequestFields& body, std::int64_t least_tokens = 1);
 
 // Reads temperature, top_p, do_sample, top_k, min_p, repetition_penalty (repeat_penalty),
 // presence_penalty, frequency_penalty, logit_bias, seed, min_tokens, ignore_eos and cache_prompt.

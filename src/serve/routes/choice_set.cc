@@ -40,6 +40,14 @@ std::size_t BytesOf(const std::vector<GenerationRequest>& requests, std::int64_t
   return bytes;
 }
 
+void CheckLength(const GenerationRequest& request) {
+  const std::int64_t most = request.options.max_new_tokens;
+  if (request.min_tokens <= most) return;
+  RefuseField("min_tokens", fmt::format("expected at most {}, the tokens that the answer has at "
+                                        "most, found {}",
+                                        most, request.min_tokens));
+}
+
 }  // namespace
 
 OrderedJson UsageJson(const AnswerUsage& usage) {
@@ -53,7 +61,7 @@ void CheckAnswers(const GenerationService& service, std::int64_t prompts, std::i
   const std::int64_t most = service.most_answers();
   if (prompts * n <= most) return;
   RefuseField(n > 1 ? "n" : "prompt",
-              fmt::format("{} with n = {} asks for {} answers, and this server has room for {} at "
+              fmt::format("{} with n = {} are {} answers, and this server has room for {} at "
                           "the same time (max_sequences and max_queue); ask for fewer in a request",
                           Counted(prompts, "prompt"), n, prompts * n, most));
 }
@@ -63,6 +71,7 @@ const char* FinishReason(StopReason reason) {
 }
 
 void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
+  for (const GenerationRequest& request : requests) CheckLength(request);
   held_->Add(BytesOf(requests, choices), "", kRemedy);
   {
     // What comes meanwhile waits for Begin.

@@ -40,51 +40,56 @@ struct CompletionRequest {
   bool echoes = false;
 };
 
-// An answer has one token at least.
-void CheckTokens(const ServedModel& model, std::int64_t tokens, const std::string& path) {
-  if (tokens < model.context_length) return;
+// answer: tokens that it has at least.
+void CheckTokens(const ServedModel& model, std::int64_t tokens, std::int64_t answer,
+                 const std::string& path) {
+  if (tokens + answer <= model.context_length) return;
   throw ContextExceeded(model.context_length, fmt::format("{} tokens", tokens), path);
 }
 
-TextPrompt PromptOfText(const ServedModel& model, const std::string& text,
+TextPrompt PromptOfText(const ServedModel& model, const std::string& text, std::int64_t answer,
                         const std::string& path) {
   CheckPromptText(model, text, path);
   std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, {.text = text});
   const std::optional<std::int32_t> begin = model.tokenizer->bos_id();
   if (tokens.empty() && begin) tokens = {*begin};
-  CheckTokens(model, std::ssize(tokens), path);
+  CheckTokens(model, std::ssize(tokens), answer, path);
   return {std::move(tokens), text};
 }
 
-TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, const std::string& path) {
+TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, std::int64_t answer,
+                       const std::string& path) {
   if (ids.empty()) RefuseField(path, "expected at least one token id");
-  CheckTokens(model, std::ssize(ids), path);
+  CheckTokens(model, std::ssize(ids), answer, path);
   TextPrompt prompt = {AsTokenIds(ids, path, model.vocabulary)};
   prompt.text = model.tokenizer->Decode(prompt.tokens, false);
   return prompt;
 }
 
-// A text, ids, a list of texts, or a list of lists of ids. choices: of each prompt.
+// A text, ids, a list of texts, or a list of lists of ids.
 std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel& model,
-                                    const GenerationService& generation, std::int64_t choices) {
+                                    const GenerationService& generation,
+                                    const AnswerFields& answers) {
+  const std::int64_t choices = answers.choices;
+  const std::int64_t least = std::min<std::int64_t>(answers.max_new_tokens.value_or(1), 1);
   const std::string path = body.PathOf("prompt");
   const OrderedJson* prompt = body.Find("prompt");
   if (prompt == nullptr) body.Refuse("prompt", "is missing");
-  CheckAnswers(generation, 1, choices);
-  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>(), path)};
-  if (!prompt->is_array() || prompt->empty()) {
+  if (!prompt->is_string() && (!prompt->is_array() || prompt->empty())) {
     body.Refuse("prompt", "expected text, token ids, or a list of these");
   }
-  if (prompt->front().is_number()) return {PromptOfIds(model, *prompt, path)};
-  body.List("prompt", 1, kMostPrompts);
-  CheckAnswers(generation, std::ssize(*prompt), choices);
+  const bool is_list = prompt->is_array() && !prompt->front().is_number();
+  if (is_list) body.List("prompt", 1, kMostPrompts);
+  CheckAnswers(generation, is_list ? std::ssize(*prompt) : 1, choices);
+  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>(), least, path)};
+  if (!is_list) return {PromptOfIds(model, *prompt, least, path)};
   std::vector<TextPrompt> prompts;
   for (std::int64_t i = 0; i < std::ssize(*prompt); ++i) {
     const OrderedJson& one = (*prompt)[i];
     const std::string place = ItemPath(path, i);
     if (!one.is_string() && !one.is_array()) RefuseField(place, "expected text, or token ids");
-    prompts.push_back(one.is_string() ? PromptOfText(model, one.get<std::string>(), place)
-                                      : PromptOfIds(model, one, place));
+    prompts.push_back(one.is_string() ? PromptOfText(model, one.get<std::string>(), least, place)
+                                      : PromptOfIds(model, one, least, place));
   }
   return prompts;
 }
@@ -92,15 +97,17 @@ std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel
 CompletionRequest ReadCompletion(const RequestFields& body, const Server& server) {
   CompletionRequest request;
   request.model = server.models.Find(body.Text("model").value_or(""));
-  request.answers = ReadAnswerFields(body);
+  request.echoes = body.Bool("echo").value_or(false);
+  // Of a prompt that is shown, nothing may be written.
+  request.answers = ReadAnswerFields(body, request.echoes ? 0 : 1);
   const std::int64_t choices = request.answers.choices;
-  request.prompts = ReadPrompts(body, *request.model, server.generation, choices);
+  request.prompts = ReadPrompts(body, *request.model, server.generation, request.answers);
   if (!body.Text("suffix").value_or("").empty()) {
     body.Refuse("suffix", "texts are continued at their ends alone");
   }
   GenerationRequest& generation = request.generation;
-  RefuseForeign(body, {"max_tokens", "max_completion_tokens", "stop", "n", "best_of", "logprobs",
-                       "echo", "suffix", "add_special_tokens"});
+  RefuseForeign(body, {"prompt", "max_tokens", "max_completion_tokens", "stop", "n", "best_of",
+                       "logprobs", "echo", "suffix", "add_special_tokens"});
   if (!body.Bool("add_special_tokens").value_or(true)) {
     body.Refuse("add_special_tokens", "texts get them here; send the prompt as token ids");
   }
@@ -113,7 +120,6 @@ CompletionRequest ReadCompletion(const RequestFields& body, const Server& server
   generation.options.max_new_tokens = request.answers.max_new_tokens.value_or(
       server.options.max_new_tokens > 0 ? server.options.max_new_tokens : kUnsetTokens);
   generation.top_logprobs = body.Integer("logprobs", 0, 20);
-  request.echoes = body.Bool("echo").value_or(false);
   generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
   if (body.Integer("best_of", 1, kMostChoices).value_or(choices) != choices) {
     body.Refuse("best_of", "answers are not picked from more than n");
@@ -233,7 +239,8 @@ class CompletionAnswer final : public CompletionSet {
     constexpr std::size_t kTokenText = 80;
     constexpr std::size_t kTopText = 40;
     const auto top = request_.generation.top_logprobs;
-    const std::size_t of_token = top ? kTokenText + static_cast<std::size_t>(*top) * kTopText : 0;
+    const std::size_t of_token =
+        top ? kTokenText + static_cast<std::size_t>(*top + 1) * kTopText : 0;
     std::size_t bytes = 0;
     for (const TextPrompt& prompt : request_.prompts) {
       bytes += 2 * prompt.text.size() + prompt.tokens.size() * of_token;

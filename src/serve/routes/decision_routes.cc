@@ -9,12 +9,14 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "inference/model_decisions.h"
 #include "io/json.h"
 #include "qlora/error.h"
 #include "serve/api_error.h"
 #include "serve/request_fields.h"
 #include "serve/request_room.h"
+#include "serve/requests/foreign_fields.h"
 #include "serve/routes/routes.h"
 
 namespace qlora {
@@ -34,6 +36,11 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   }
   if (std::ssize(*questions) > kMostQuestions) {
     fields.Refuse("questions", fmt::format("expected at most {}", kMostQuestions));
+  }
+  if (wire == Wire::kSystemOne) {
+    RefuseForeignToDecision(fields, {"state"});
+  } else {
+    RefuseForeignToDecision(fields, {"input"});
   }
   try {
     return ReadDecisionRequest(body);
@@ -88,6 +95,12 @@ void Ask(const HttpRequest& http, const HttpReplyPtr& reply, Server& server, Wir
   if (HasLeft(*reply)) return;
   server.generation.CheckRoomForPasses();
   const OrderedJson body = ParseBody(http);
+  // Of two questions of one id, or options of one key, one would be left out.
+  if (const auto key = FindDuplicateKey(http.body, body)) {
+    throw ApiError(400, fmt::format("key '{}' appears twice in one object; only one of its values "
+                                    "would be read",
+                                    FirstBytes(*key, 60)));
+  }
   DecisionRequest request = ReadRequest(body, wire);
   // The calls below hold the model, too: what is laid out refers to it.
   const ServedModelPtr model = server.models.Find(request.model);

@@ -93,7 +93,7 @@ void CompletionLogprobs::Add(std::span<const AnswerToken> tokens, bool is_prompt
     }
     // The token itself, too, as OpenAI has it: one more than was asked for, at most.
     const auto is_it = [&](const auto& other) { return other.first == token.token; };
-    if (!top.empty() && std::ranges::none_of(token.top, is_it)) {
+    if (std::ranges::none_of(token.top, is_it)) {
       top.emplace(CompletionToken(token.bytes), Finite(token.logprob));
     }
     json["top_logprobs"].push_back(std::move(top));

@@ -47,7 +47,9 @@ constexpr const char* kApriel = "[BEGIN FINAL RESPONSE]<tool_calls>";
 constexpr const char* kTools = R"([{"type": "function", "function": {"name": "f", "parameters": {
   "type": "object", "properties": {
     "text": {"type": "string"}, "maybe": {"type": ["string", "null"]}, "number": {"type": "integer"},
-    "list": {"type": "array"}, "kind": {"enum": ["a", "1"]}}}}}])";
+    "list": {"type": "array"}, "kind": {"enum": ["a", "1"]}}}}},
+  {"type": "function", "function": {"name": "functions.g"}},
+  {"type": "function", "function": {"name": "a:1"}}])";
 
 struct Case {
   const char* name;
@@ -247,6 +249,12 @@ const std::vector<Case> kCases = {
      "x<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
      "{\"a\": 1}<|tool_call_end|><|tool_calls_section_end|>",
      "x«f {\"a\": 1}»"},
+    {"Kimi, tools whose names look like more", kKimi,
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.g:0<|tool_call_argument_begin|>{}"
+     "<|tool_call_end|><|tool_call_begin|>functions.a:1:1<|tool_call_argument_begin|>{}"
+     "<|tool_call_end|><|tool_call_begin|>a:1<|tool_call_argument_begin|>{}"
+     "<|tool_call_end|><|tool_calls_section_end|>",
+     "«functions.g {}»«a:1 {}»«a:1 {}»"},
     {"Solar", kSolar,
      "<|think|>so<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>1<|tool_call:name|>f"
      "<|tool_call:args|>{\"a\": 1}<|tool_call:end|><|calls|>",

@@ -43,6 +43,9 @@ TEST(ArgumentText, TypesOfSchemasSayWhatPlainTextIs) {
   EXPECT_EQ(types.Of("f", "kind"), ArgumentType::kText);
   EXPECT_EQ(types.Of("f", "open"), ArgumentType::kUnknown);
   EXPECT_EQ(types.Of("f", "other"), ArgumentType::kUnknown);
+  EXPECT_TRUE(types.HasTool("f"));
+  EXPECT_TRUE(ArgumentTypes(R"([{"function": {"name": "bare"}}])").HasTool("bare"));
+  EXPECT_FALSE(types.HasTool("g"));
   EXPECT_EQ(types.Of("g", "text"), ArgumentType::kUnknown);
   EXPECT_EQ(ArgumentTypes("no JSON").Of("f", "text"), ArgumentType::kUnknown);
 
@@ -81,6 +84,13 @@ TEST(ArgumentText, ArgumentsThatAreCutBecomeAnObject) {
       {R"({"a": 1,)", R"({"a": 1})"},
       {R"({"a": "b)", R"({"a": "b"})"},
       {R"({"a": "b\)", R"({"a": "b"})"},
+      {R"({"a": "b\u)", R"({"a": "b"})"},
+      {R"({"a": "b\u00e)", R"({"a": "b"})"},
+      {R"({"a": "b\u00e9)", R"({"a": "b\u00e9"})"},
+      {R"({"a": "b\ud83d)", R"({"a": "b"})"},
+      {R"({"a": "b\ud83d\ude0)", R"({"a": "b"})"},
+      {R"({"a": "b\ud83d\ude00)", R"({"a": "b\ud83d\ude00"})"},
+      {R"({"a": "\uX)", R"({"arguments":"{\"a\": \"\\uX"})"},
       {R"({"a": [1, {"b": "c)", R"({"a": [1, {"b": "c"}]})"},
       {R"({"a":)", R"({"a":null})"},
       {R"({"a)", R"({"a": null})"},

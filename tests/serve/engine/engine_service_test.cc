@@ -118,6 +118,18 @@ TEST_F(EngineServiceTest, AnswersOfAForm) {
   }
 }
 
+TEST_F(EngineServiceTest, StopTextsCountBeyondTheLeastLength) {
+  GenerationRequest request = Request("Once upon a time", 20);
+  request.ignore_eos = true;
+  const Told all = Write(request);
+  for (const char c : all.text) request.stops.emplace_back(1, c);
+  EXPECT_EQ(Write(request).end.reason, StopReason::kStopText);
+  request.min_tokens = all.end.new_tokens;
+  const Told told = Write(request);
+  EXPECT_EQ(told.text, all.text);
+  EXPECT_EQ(told.end.reason, all.end.reason);
+}
+
 TEST_F(EngineServiceTest, AStopTextCutsAnAnswerOfAForm) {
   const ServedModelPtr model = models_->Find("");
   GenerationRequest request = Request("a", 50);
@@ -248,6 +260,14 @@ TEST_F(EngineServiceTest, LogprobsOfThePromptAreThoseOfScore) {
   for (const AnswerToken& token : told.prompt) sum += token.logprob;
   for (std::size_t i = 1; i < told.prompt.size(); ++i) EXPECT_EQ(told.prompt[i].top.size(), 2u);
   EXPECT_EQ(told.tokens.size(), 1u);
+  GenerationRequest none = request;
+  none.options.max_new_tokens = 0;
+  const Told scored = Write(none);
+  EXPECT_EQ(scored.prompt.size(), request.prompt.size());
+  EXPECT_TRUE(scored.tokens.empty());
+  EXPECT_EQ(scored.text, "");
+  EXPECT_EQ(scored.end.new_tokens, 0);
+  EXPECT_EQ(scored.end.reason, StopReason::kMaxNewTokens);
   GenerationRequest ended = request;
   ended.logit_bias = {{2, 100.0F}};  // </s>
   const Told end = Write(ended);

@@ -185,6 +185,8 @@ TEST_F(HttpServerTest, WhatCouldBeReadInTwoWaysIsRefused) {
   const HttpServer server(OnAnyPort(), handler());
   const std::string post = "POST / HTTP/1.1\r\nHost: localhost\r\n";
   const std::string chunked = post + "Transfer-Encoding: chunked\r\n";
+  std::string empty_lines;
+  for (int i = 0; i < 9; ++i) empty_lines += "\r\n";
   const std::vector<std::string> requests = {
       post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
       chunked + "Content-Length: 3\r\n\r\n0\r\n\r\n",
@@ -214,7 +216,14 @@ TEST_F(HttpServerTest, WhatCouldBeReadInTwoWaysIsRefused) {
       "GET / HTTP/9.9\r\n\r\n",
       "GET / HTTP/2.0\r\nHost: localhost\r\n\r\n",
       "GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-      "GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+      "GET localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+      "GET ftp://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+      "GET / HTTP/1.1\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+      "GET http://localhost/ HTTP/1.1\r\n\r\n",
+      post + "A: 1\r\n 2\r\n\r\n",
+      post + "A:\r\n\t2\r\n\r\n",
+      empty_lines + "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
       "GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
       "GET /%2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
       "GET /a%00b HTTP/1.1\r\nHost: localhost\r\n\r\n",

@@ -113,6 +113,19 @@ TEST_F(HttpServerTest, ARequestMayComeByteByByte) {
   EXPECT_EQ(client.Read().body, "POST /a  abc");
 }
 
+TEST_F(HttpServerTest, EmptyLinesBeforeARequestAreNoPartOfIt) {
+  const HttpServer server(OnAnyPort(), handler());
+  TestClient client(server.port());
+  client.Send(
+      "\r\n\r\nPOST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
+      "\r\nGET /b HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n");
+  EXPECT_EQ(client.Read().body, "POST /a  abc");
+  EXPECT_EQ(client.Read().body, "GET /b  ");
+  const std::string request = "\r\nGET /c HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  for (const char c : request) client.Send({&c, 1});
+  EXPECT_EQ(client.Read().body, "GET /c  ");
+}
+
 TEST_F(HttpServerTest, WhoHasAskedMayCloseTheSideThatSends) {
   const HttpServer server(OnAnyPort(), handler());
   TestClient client(server.port());

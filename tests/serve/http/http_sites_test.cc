@@ -44,8 +44,24 @@ TEST_F(HttpServerTest, OnlyNamesOfThisMachineAreAnswered) {
     EXPECT_EQ(status("Host: " + std::string(host) + "\r\n"), 403) << host;
     EXPECT_EQ(status("Host: " + std::string(host) + "\r\n", "/health"), 403) << host;
   }
-  EXPECT_EQ(status(""), 403);
-  EXPECT_EQ(status("Host: localhost\r\nHost: evil.example\r\n"), 403);
+  EXPECT_EQ(status(""), 400);
+  EXPECT_EQ(status("Host: localhost\r\nHost: evil.example\r\n"), 400);
+}
+
+TEST_F(HttpServerTest, AnAddressWithAHostStandsForHost) {
+  const HttpServer server(OnAnyPort(), handler());
+  const auto ask = [&](const std::string& target, const std::string& host) {
+    TestClient client(server.port());
+    client.Send("GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return client.Read();
+  };
+  EXPECT_EQ(ask("http://localhost:80/a?x=1", "evil.example").body, "GET /a x=1; ");
+  EXPECT_EQ(ask("HTTP://LOCALHOST", "localhost").body, "GET /  ");
+  EXPECT_EQ(ask("http://localhost?x=1", "localhost").body, "GET / x=1; ");
+  for (const char* target : {"http://evil.example/", "http://localhost@evil.example/", "http:///",
+                             "http://localhost.evil.example", "https://evil.example?x"}) {
+    EXPECT_EQ(ask(target, "localhost").status, 403) << target;
+  }
 }
 
 TEST_F(HttpServerTest, PagesOfOtherSitesAreRefused) {

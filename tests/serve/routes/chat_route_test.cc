@@ -143,7 +143,7 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"modalities", {"[\"audio\"]", "5"}},
       {"web_search_options", {"{}"}},
       {"parallel_tool_calls", {"0", "\"no\""}},
-      {"reasoning_effort", {"5"}},
+      {"reasoning_effort", {"5", "\"hgih\"", "\"low high\""}},
       // Of other servers and interfaces.
       {"max_output_tokens", {"5", "0"}},
       {"n_predict", {"5"}},
@@ -176,6 +176,18 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
       {"reasoning_format", {"\"none\"", "5"}},
       {"regex", {"\"[a-z]\""}},
       {"return_token_ids", {"true"}},
+      {"adapter", {"\"ada\""}},
+      {"prompt", {"\"Hi\""}},
+      {"input", {"\"Hi\""}},
+      {"previous_response_id", {"\"resp_1\""}},
+      {"conversation", {"\"conv_1\""}},
+      {"background", {"true"}},
+      {"images", {R"(["AA=="])"}},
+      {"image_data", {R"([{"data": "AA=="}])"}},
+      {"context", {"[1, 2]"}},
+      {"input_prefix", {"\"x\""}},
+      {"num_beams", {"2"}},
+      {"eos_token_id", {"5"}},
   };
   for (const auto& [name, values] : wrong) {
     for (const std::string& value : values) {
@@ -214,6 +226,10 @@ TEST_F(ChatRouteTest, FieldsOfOthersThatChangeNothingDoNoHarm) {
                                                         {"add_special_tokens", "false"},
                                                         {"spaces_between_special_tokens", "true"},
                                                         {"options", "{}"},
+                                                        {"images", "[]"},
+                                                        {"background", "false"},
+                                                        {"num_beams", "1"},
+                                                        {"num_ctx", "2048"},
                                                         {"include_reasoning", "true"},
                                                         {"reasoning_format", "\"auto\""}}) {
     EXPECT_EQ(With(name, value)->response.status, 200) << name;
@@ -226,6 +242,22 @@ TEST_F(ChatRouteTest, FieldsOfOthersThatChangeNothingDoNoHarm) {
   // The window of a penalty that is off.
   EXPECT_EQ(With("repeat_last_n", R"(64, "repeat_penalty": 1.0)")->response.status, 200);
   EXPECT_EQ(With("repeat_last_n", R"(64, "repeat_penalty": 1.1)")->response.status, 400);
+}
+
+TEST_F(ChatRouteTest, PicturesBesideTheTextOfAMessageAreRefused) {
+  const auto ask = [&](const std::string& images) {
+    return Ask("POST", kChat,
+               R"({"messages": [{"role": "user", "content": "Hi", "images": )" + images + "}]}");
+  };
+  EXPECT_EQ(ErrorOf(*ask(R"(["AA=="])"))["param"], "messages[0].images");
+  for (const char* none : {"[]", "null"}) EXPECT_EQ(ask(none)->response.status, 200) << none;
+}
+
+TEST_F(ChatRouteTest, AnAnswerIsNoShorterThanItMayBeLong) {
+  const auto reply = With("max_tokens", R"(3, "min_tokens": 4)");
+  EXPECT_EQ(ErrorOf(*reply)["param"], "min_tokens");
+  EXPECT_TRUE(service_.requests.empty());
+  EXPECT_EQ(With("max_tokens", R"(4, "min_tokens": 4)")->response.status, 200);
 }
 
 TEST_F(ChatRouteTest, DoSampleDecidesBeforeTheTemperature) {

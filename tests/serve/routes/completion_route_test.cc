@@ -52,15 +52,16 @@ TEST_F(CompletionRouteTest, WrongFieldsAreNamed) {
   std::string many = "[\"a\"";
   for (int i = 0; i < 64; ++i) many += ",\"a\"";
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"prompt", "5"},        {"prompt", "{}"},         {"prompt", "[]"},
-      {"prompt", "[288]"},    {"prompt", "[1.5]"},      {"prompt", "[null]"},
-      {"prompt", "[[]]"},     {"n_predict", "5"},       {"add_special_tokens", "false"},
-      {"prompt", "[[1], 5]"}, {"prompt", many + "]"},   {"prompt", "[\"a\", true]"},
-      {"suffix", "\"x\""},    {"best_of", "2"},         {"best_of", "\"x\""},
-      {"echo", "1"},          {"logprobs", "21"},       {"logprobs", "-1"},
-      {"logprobs", "true"},   {"max_tokens", "0"},      {"n", "17"},
-      {"stream", "1"},        {"temperature", "\"x\""}, {"stop", "[5]"},
-      {"stream_options", "5"}};
+      {"prompt", "5"},         {"prompt", "{}"},         {"prompt", "[]"},
+      {"prompt", "[288]"},     {"prompt", "[1.5]"},      {"prompt", "[null]"},
+      {"prompt", "[[]]"},      {"n_predict", "5"},       {"add_special_tokens", "false"},
+      {"prompt", "[[1], 5]"},  {"prompt", many + "]"},   {"prompt", "[\"a\", true]"},
+      {"suffix", "\"x\""},     {"best_of", "2"},         {"best_of", "\"x\""},
+      {"echo", "1"},           {"logprobs", "21"},       {"logprobs", "-1"},
+      {"logprobs", "true"},    {"max_tokens", "0"},      {"n", "17"},
+      {"stream", "1"},         {"temperature", "\"x\""}, {"stop", "[5]"},
+      {"stream_options", "5"}, {"images", "[\"AA==\"]"}, {"input", "\"x\""},
+      {"messages", "[{}]"},    {"tools", "[{}]"},        {"conversation", "\"x\""}};
   for (const auto& [name, value] : wrong) {
     const std::string prompt = name == "prompt" ? "" : "\"prompt\": \"a\", ";
     const auto reply = Ask("POST", kPath, "{" + prompt + "\"" + name + "\": " + value + "}");
@@ -120,6 +121,9 @@ TEST_F(CompletionRouteTest, MoreAnswersThanEverFitAreRefusedForGood) {
   EXPECT_EQ(Post(kPath, {{"prompt", prompts}, {"n", 4}})->response.status, 200);
   service_.most = 2;
   EXPECT_EQ(ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}}))["param"], "prompt");
+  EXPECT_THAT(
+      ErrorOf(*Post(kPath, {{"prompt", {"a", "b", "c"}}, {"n", 16}}))["message"].get<std::string>(),
+      testing::HasSubstr("3 prompts with n = 16 are 48 answers"));
   EXPECT_EQ(
       ErrorOf(*Post("/v1/chat/completions",
                     {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 3}}))["param"],
@@ -188,6 +192,23 @@ TEST_F(CompletionRouteTest, TheDrawnTokenIsAmongTheLikeliest) {
   const Json top = reply->json()["choices"][0]["logprobs"]["top_logprobs"][0];
   EXPECT_EQ(top.size(), 2u);
   EXPECT_EQ(top["a"], -3.0);
+  service_.pieces[0].tokens[0].top = {};
+  const auto other = Post(kPath, {{"prompt", "x"}, {"logprobs", 0}});
+  const Json alone = other->json()["choices"][0]["logprobs"]["top_logprobs"][0];
+  EXPECT_EQ(alone.size(), 1u);
+  EXPECT_EQ(alone["a"], -3.0);
+}
+
+TEST_F(CompletionRouteTest, APromptIsScoredWithoutAnAnswer) {
+  service_.pieces = {{.prompt = {{.token = 5, .bytes = "x"}}}};
+  service_.end = {.reason = StopReason::kMaxNewTokens};
+  const std::string of_all = R"({"echo": true, "logprobs": 1, "max_tokens": 0, "prompt": )";
+  const auto reply = Ask("POST", kPath, of_all + IdList(128) + "}");
+  ASSERT_EQ(reply->response.status, 200) << reply->body;
+  EXPECT_EQ(service_.requests.back().options.max_new_tokens, 0);
+  EXPECT_EQ(reply->json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(reply->json()["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(Ask("POST", kPath, of_all + IdList(129) + "}")->response.status, 400);
 }
 
 TEST_F(CompletionRouteTest, TheServersLimitHoldsWhereARequestHasNone) {

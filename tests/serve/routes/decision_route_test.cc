@@ -115,6 +115,14 @@ TEST_F(DecisionRouteTest, ManyQuestionsArePartsOfTheSameAnswer) {
   }
 }
 
+TEST_F(DecisionRouteTest, AQuestionThatIsAskedTwiceIsRefused) {
+  const std::string twice = R"({"state": "x", "questions": {
+      "a": {"type": "noul", "instructions": "x"}, "a": {"type": "noul", "instructions": "y"}}})";
+  const auto reply = Post("/v1/systemone", twice);
+  EXPECT_EQ(reply->response.status, 400);
+  EXPECT_THAT(reply->body, HasSubstr("key 'a' appears twice"));
+}
+
 TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
   struct Wrong {
     const char* path;
@@ -134,7 +142,10 @@ TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
             "stream: "},
            {"/v1/systemone", R"({"stream": true, "state": "x", "questions": {"a": {"type": "noul",
              "instructions": "x"}}})",
-            "stream: "}}) {
+            "stream: "},
+           {"/v1/decisions", R"({"input": "x", "questions": [{"type": "predicate",
+             "instructions": "x", "choices": [{"value": "a"}]}]})",
+            "questions[0].choices: "}}) {
     const auto reply = Post(path, body);
     EXPECT_EQ(reply->response.status, 400) << body;
     const Json error = ErrorOf(*reply);
@@ -146,6 +157,29 @@ TEST_F(DecisionRouteTest, WhatIsWrongIsNamed) {
       {"type": "noul", "instructions": "x"}}})")
                 ->response.status,
             404);
+}
+
+TEST_F(DecisionRouteTest, FieldsThatWouldChangeTheAnswerAreRefused) {
+  const auto with = [&](const std::string& path, const std::string& field) {
+    const std::string body = path == "/v1/systemone" ? kAsk : kDecide;
+    return Post(path, "{" + field + ", " + body.substr(1));
+  };
+  for (const std::string path : {"/v1/systemone", "/v1/decisions"}) {
+    for (const std::string name :
+         {"lora", "adapter_id", "documents", "messages", "instructions", "decision_template"}) {
+      const auto reply = with(path, "\"" + name + R"(": ["x"])");
+      EXPECT_EQ(reply->response.status, 400) << path << " " << name;
+      EXPECT_EQ(ErrorOf(*reply)["param"], name) << path;
+    }
+    const std::string other = path == "/v1/systemone" ? R"("input": "x")" : R"("state": "x")";
+    EXPECT_EQ(with(path, other)->response.status, 400) << path;
+    EXPECT_EQ(with(path, R"("temperature": 0.5)")->response.status, 400) << path;
+    EXPECT_EQ(with(path, R"("options": {"temperature": 0.5})")->response.status, 400) << path;
+    EXPECT_EQ(with(path, R"("temperature": 1, "lora": [], "documents": null, "max_tokens": 5)")
+                  ->response.status,
+              200)
+        << path;
+  }
 }
 
 // The memory for passes is planned: it is enough, and is not replaced. A state is read once for

@@ -256,8 +256,10 @@ TEST_F(EffortTest, IsThatOfChats) {
       prompt_of({{"output_config", {{"effort", "max"}}}, {"thinking", {{"type", "disabled"}}}}),
       HasSubstr("[max|False]"));
   EXPECT_THAT(prompt_of({{"output_config", {{"effort", ""}}}}), HasSubstr("[|]"));
-  prompt_of({{"output_config", {{"effort", 5}}}});
-  EXPECT_THAT(answer_.body, HasSubstr("output_config.effort"));
+  for (const OrderedJson& effort : {OrderedJson(5), OrderedJson("High")}) {
+    prompt_of({{"output_config", {{"effort", effort}}}});
+    EXPECT_THAT(answer_.body, HasSubstr("output_config.effort"));
+  }
   Ask("/apply-template",
       {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"reasoning_effort", ""}});
   EXPECT_EQ(answer_.json()["prompt"], "Hi[|]");

@@ -343,6 +343,7 @@ TEST_F(ResponsesTest, WrongFieldsAreRefusedByTheirNames) {
       {{{"text", {{"verbosity", "zzz"}}}}, "text.verbosity"},
       {{{"parallel_tool_calls", 0}}, "parallel_tool_calls"},
       {{{"reasoning", {{"effort", 5}}}}, "reasoning.effort"},
+      {{{"reasoning", {{"effort", "extreme"}}}}, "reasoning.effort"},
       {{{"text", {{"format", {{"type", "json_schema"}}}}}}, "text.format.schema"},
   };
   for (const auto& [fields, param] : cases) {
