@@ -42,15 +42,14 @@ Sides SidesOf(const ExpertStack& stack, std::int64_t hidden, std::int64_t interm
 }  // namespace
 
 const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
-  const auto stack =
-      std::find_if(peft_.stacks.begin(), peft_.stacks.end(), [&](const ExpertStack& s) {
-        const bool down = lora.path.ends_with(".down_proj") || lora.path.ends_with(".w2");
-        const bool up_or_down = down == (s.parameter == "down_proj");
-        // Mixtral's files name the block of the experts otherwise than its class does now.
-        const std::string experts = ReplaceAll(s.experts, ".mlp.", ".block_sparse_moe.");
-        return up_or_down &&
-               (lora.path.starts_with(s.experts + ".") || lora.path.starts_with(experts + "."));
-      });
+  const auto stack = std::ranges::find_if(peft_.stacks, [&](const ExpertStack& s) {
+    const bool down = lora.path.ends_with(".down_proj") || lora.path.ends_with(".w2");
+    const bool up_or_down = down == (s.parameter == "down_proj");
+    // Mixtral's files name the block of the experts otherwise than its class does now.
+    const std::string experts = ReplaceAll(s.experts, ".mlp.", ".block_sparse_moe.");
+    return up_or_down &&
+           (lora.path.starts_with(s.experts + ".") || lora.path.starts_with(experts + "."));
+  });
   if (stack == peft_.stacks.end()) return nullptr;
   const std::int64_t r = lora.rank;
   const bool down = stack->parameter == "down_proj";

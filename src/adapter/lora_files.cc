@@ -197,12 +197,11 @@ std::set<const TensorInfo*> LoraAdapter::ReadLinears(const std::filesystem::path
 
 void LoraAdapter::ReadModules(const std::filesystem::path& dir, const Adapter& peft) {
   for (TrainedModule& module : modules_) {
-    const auto stored =
-        std::find_if(peft.replaced.begin(), peft.replaced.end(),
-                     [&](const ReplacedWeight& w) { return w.name == module.name; });
-    const bool listed = std::any_of(
-        config_.modules_to_save.begin(), config_.modules_to_save.end(),
-        [&](const std::string& name) { return module.name.ends_with(name + ".weight"); });
+    const auto stored = std::ranges::find_if(
+        peft.replaced, [&](const ReplacedWeight& w) { return w.name == module.name; });
+    const bool listed = std::ranges::any_of(config_.modules_to_save, [&](const std::string& name) {
+      return module.name.ends_with(name + ".weight");
+    });
     // FoldTables copies the base's.
     if (stored == peft.replaced.end() && !listed) continue;
     if (stored == peft.replaced.end()) {

@@ -26,8 +26,7 @@ void CheckShape(const Adapter& peft, const TensorInfo& tensor,
 std::vector<float> FiniteValues(const Adapter& peft, const TensorInfo& tensor) {
   std::vector<float> values(tensor.elements());
   DecodeFloats(tensor.dtype, peft.tensors->Bytes(tensor), values);
-  const auto bad =
-      std::find_if_not(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+  const auto bad = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
   if (bad != values.end()) {
     ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}",
                       peft.tensors->FileOf(tensor), tensor.name, bad - values.begin());
@@ -40,8 +39,8 @@ TableChange TableChangeOf(const Adapter& peft, const std::string& name, std::int
   TableChange change;
   change.name = name;
   const std::string path = name.substr(0, name.rfind('.'));
-  change.from_base = std::none_of(peft.replaced.begin(), peft.replaced.end(),
-                                  [&](const ReplacedWeight& w) { return w.name == name; });
+  change.from_base =
+      std::ranges::none_of(peft.replaced, [&](const ReplacedWeight& w) { return w.name == name; });
   for (const AdapterModule& module : peft.modules) {
     if (module.path != path) continue;
     const std::int64_t r = module.a->shape[0];

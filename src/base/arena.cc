@@ -28,19 +28,17 @@ Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   if (bytes == 0) return;
   std::string path = directory + "/qlora-paged-XXXXXX";
   // The name is removed at once, so that the system frees the file however the process ends.
-  const int fd = AboveStandardDescriptors(mkstemp(path.data()));
-  if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
+  const Descriptor fd(AboveStandardDescriptors(mkstemp(path.data())));
+  if (fd.get() < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
   unlink(path.c_str());
   // With its place: a full disk must be an error here and not a signal later.
-  const int error = Extend(fd, bytes);
+  const int error = Extend(fd.get(), bytes);
   if (error != 0) {
-    close(fd);
     ThrowRuntime("cannot reserve {} bytes in {}: {}", bytes, directory, std::strerror(error));
   }
   // Shared, so that the system writes changed pages to the file and can drop them from memory. The
   // mapping outlives the descriptor.
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("cannot map {} bytes of {}: {}", bytes,
                                                      directory, std::strerror(errno)));

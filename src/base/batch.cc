@@ -36,7 +36,7 @@ void Append(const Sample& sample, Batch& batch) {
   }
   for (Choice choice : sample.choices) {
     choice.row += first;
-    const auto likeliest = std::max_element(choice.targets.begin(), choice.targets.end());
+    const auto likeliest = std::ranges::max_element(choice.targets);
     batch.targets[choice.row] = choice.labels[likeliest - choice.targets.begin()];
     batch.choices.push_back(std::move(choice));
   }
@@ -95,8 +95,7 @@ std::int64_t Batch::unfolded_rows() const {
 }
 
 std::int64_t Batch::supervised() const {
-  return std::count_if(targets.begin(), targets.end(),
-                       [](std::int32_t target) { return target != kIgnoreLabel; });
+  return std::ranges::count_if(targets, [](std::int32_t target) { return target != kIgnoreLabel; });
 }
 
 Batch MakeBatch(std::span<const Sample* const> samples) {

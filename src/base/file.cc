@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -23,23 +24,6 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;  // Linux moves at most 2^31 - 4096
 
 // ---- Descriptors and errors.
-
-// A descriptor that is closed at the end of the scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  // The caller closes it from now on.
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // Without O_NONBLOCK, opening a pipe waits until another program writes to it.
 int OpenForReading(const std::filesystem::path& path) {
@@ -160,6 +144,10 @@ std::filesystem::path ProgramFolder() { return ProgramFile().parent_path(); }
 // ---- Mapped files.
 
 // The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor fd(OpenRegularFile(path));
   const struct stat status = StatusOf(fd.get(), path);
@@ -220,6 +208,25 @@ int OpenRegularFile(const std::filesystem::path& path) {
     ThrowInvalidInput("{}: is not a regular file", path.string());
   }
   return fd.release();
+}
+
+void ForEachLine(const std::filesystem::path& path, std::int64_t offset, std::size_t max_bytes,
+                 const std::function<void(std::string_view line, bool whole)>& take) {
+  const Stream file(fdopen(OpenRegularFile(path), "r"));
+  if (file == nullptr || fseeko(file.get(), offset, SEEK_SET) != 0) throw std::bad_alloc();
+  std::string chunk(std::size_t{1} << 18, '\0');
+  std::string line;
+  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
+    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
+      const std::size_t end = rest.find('\n');
+      line += rest.substr(0, end);
+      if (line.size() > max_bytes) return take(line, false);
+      if (end == rest.npos) break;
+      take(std::exchange(line, ""), true);
+      rest.remove_prefix(end + 1);
+    }
+  }
+  if (!line.empty()) take(line, false);
 }
 
 std::string ReadTextFile(const std::filesystem::path& path, std::int64_t max_bytes) {
@@ -465,8 +472,7 @@ void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
 ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
                                     EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};
-  const bool mistake =
-      std::find(kMistakes.begin(), kMistakes.end(), error.code().value()) != kMistakes.end();
+  const bool mistake = std::ranges::find(kMistakes, error.code().value()) != kMistakes.end();
   return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 

@@ -6,15 +6,32 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "qlora/error.h"
 
 namespace qlora {
+
+// A descriptor that is closed at the end of the scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // The caller closes it from now on.
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
 
 // A read-only mapping of a whole file. Errors: InvalidInput when it is missing or unreadable.
 class MappedFile {
@@ -61,6 +78,12 @@ std::string ReadTextFile(const std::filesystem::path& path,
 
 // Opens a regular file, and nothing else, for reading, without waiting. Errors: InvalidInput.
 int OpenRegularFile(const std::filesystem::path& path);
+
+// Calls take(line, whole) with each line of such a file from byte `offset` on, without its line
+// feed, which the last one may lack: then it is not whole. A line of more than max_bytes, cut
+// behind them and not whole, is the last that is read.
+void ForEachLine(const std::filesystem::path& path, std::int64_t offset, std::size_t max_bytes,
+                 const std::function<void(std::string_view line, bool whole)>& take);
 
 enum class OpenMode : std::uint8_t {
   kCreate,   // the path must not exist, not even as a link to nothing

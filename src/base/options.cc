@@ -20,7 +20,7 @@ namespace {
 std::string Normalise(std::string_view key) {
   std::string out(key);
   // --max-length and max_length are one option: command lines and files are read by one table.
-  std::replace(out.begin(), out.end(), '-', '_');
+  std::ranges::replace(out, '-', '_');
   return out;
 }
 
@@ -235,8 +235,7 @@ Option& OptionTable::Choice(std::string name, std::string* value, std::vector<st
 Option* OptionTable::Find(std::string_view key) {
   const std::string name = Normalise(key);
   for (Option& option : options_) {
-    if (option.name == name ||
-        std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end()) {
+    if (option.name == name || std::ranges::find(option.aliases, name) != option.aliases.end()) {
       return &option;
     }
   }

@@ -116,7 +116,7 @@ std::string FirstPlace(const DataReport& report, const char* key) {
 //   "   1-20  ##########                               7"
 void RenderHistogram(const DataReport& report, std::string& text) {
   constexpr std::int64_t kBarWidth = 40;
-  const std::int64_t most = *std::max_element(report.buckets.begin(), report.buckets.end());
+  const std::int64_t most = *std::ranges::max_element(report.buckets);
   const std::size_t digits =
       fmt::formatted_size("{}", std::ssize(report.buckets) * report.bucket_width);
   text += "tokens per sample\n";
@@ -136,8 +136,7 @@ void RenderHistogram(const DataReport& report, std::string& text) {
 // not 97 to 194.
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
                   DataReport& report) {
-  const std::int64_t longest =
-      lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
   // The widths are tried in the order 1, 2, 5, 10, 20, 50 ...
   const auto fits = [&](std::int64_t width) { return width * max_buckets >= longest; };
   report.bucket_width = 1;
@@ -274,7 +273,7 @@ void AddCounts(const DataReport& counts, DataReport& report) {
 
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all) {
   for (const std::string& name : names) {
-    const auto place = std::lower_bound(all.begin(), all.end(), name);
+    const auto place = std::ranges::lower_bound(all, name);
     if (place != all.end() && *place == name) continue;
     if (std::ssize(all) >= kMostNames) return;
     all.insert(place, name);

@@ -45,8 +45,7 @@ Sample ReadTokenRecord(const OrderedJson& record) {
   }
   if (HasField(record, "attention_mask")) {
     const Ids mask = Integers(record, "attention_mask");
-    if (mask.size() != sample.ids.size() ||
-        std::count(mask.begin(), mask.end(), 1) != std::ssize(mask)) {
+    if (mask.size() != sample.ids.size() || std::ranges::count(mask, 1) != std::ssize(mask)) {
       ThrowInvalidInput("attention_mask hides tokens; write the sample without padding");
     }
   }

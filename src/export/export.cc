@@ -16,9 +16,9 @@
 #include "convert/verify.h"
 #include "convert/verify_output.h"
 #include "convert/verify_report.h"
+#include "decision/decision_template.h"
 #include "export/export_adapter.h"
 #include "export/export_checks.h"
-#include "export/export_decision.h"
 #include "export/export_hf.h"
 #include "export/export_output.h"
 #include "export/export_source.h"
@@ -38,8 +38,10 @@
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
+#include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 namespace {
@@ -108,7 +110,7 @@ class Exporter {
     if (source_.writes_values()) return WriteAdapterFolder();
     const GgufSource source = source_.Names();
     const std::string& name = source.name;
-    decision_ = DecisionToWrite(options_, adapters_, source_.model_dir());
+    decision_ = DecisionToWrite();
     if (source_.adapter_only()) {
       if (decision_) {
         notes_.push_back(
@@ -228,10 +230,35 @@ class Exporter {
     return files;
   }
 
+  // The template and temperatures of the options, where given, in the place of those of the adapter
+  // or the model; nothing for a model that does not decide.
+  std::optional<DecisionSource> DecisionToWrite() const {
+    std::optional<DecisionSource> decision =
+        FindDecisionSource(adapters_.first(), source_.model_dir());
+    if (!options_.decision_template.empty()) {
+      const Tokenizer tokenizer = LoadTokenizer();
+      const auto chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed);
+      const DecisionTokenizer letters(tokenizer);
+      // Temperatures are of one template.
+      decision.emplace();
+      decision->file.labels = letters.LabelTexts();
+      decision->file.decision_template =
+          LoadDecisionTemplate(options_.decision_template, letters, chat.get()).text();
+    }
+    if (options_.decision_temperature.empty()) return decision;
+    if (!decision) {
+      ThrowInvalidInput("decision_temperature: the model does not decide; give decision_template");
+    }
+    decision->file.temperatures =
+        ParseTemperatures(options_.decision_temperature, "decision_temperature");
+    decision->file.fitted_on.clear();
+    return decision;
+  }
+
   const DecisionSource* decision() const { return decision_ ? &*decision_ : nullptr; }
 
   std::vector<std::string> WriteHf() {
-    decision_ = DecisionToWrite(options_, adapters_, source_.model_dir());
+    decision_ = DecisionToWrite();
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
       files = ExportHf(context_, backend_.memory(),

@@ -1,9 +1,6 @@
 // How a rule is applied to the value of its key.
 #include "foreign/rules.h"
 
-#include <algorithm>
-#include <cctype>
-
 #include "base/text.h"
 #include "qlora/options.h"
 
@@ -25,17 +22,11 @@ bool IsShare(const YAML::Node& value) {
 
 }  // namespace
 
-std::string Underscored(std::string_view key) {
-  std::string out(key);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
+std::string Underscored(std::string_view key) { return ReplaceAll(std::string(key), "-", "_"); }
 
 std::string Squeezed(std::string_view key) {
-  std::string out;
-  for (const char c : key) {
-    if (c != '_' && c != '-') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
+  std::string out = LowerCase(key);
+  std::erase_if(out, [](char c) { return c == '_' || c == '-'; });
   return out;
 }
 

@@ -5,17 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "records/yaml_text.h"
 
 namespace qlora {
 namespace {
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\n\r";
-  const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
-  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
-}
 
 // The items of a JSON list of plain values as they are written, quotes included.
 std::vector<std::string_view> SpellingsIn(std::string_view list) {
@@ -28,7 +23,7 @@ std::vector<std::string_view> SpellingsIn(std::string_view list) {
     } else if (list[i] == '"') {
       quoted = !quoted;
     } else if (!quoted && (list[i] == ',' || list[i] == ']')) {
-      spellings.push_back(Trimmed(list.substr(begin, i - begin)));
+      spellings.push_back(Trim(list.substr(begin, i - begin)));
       begin = i + 1;
     }
   }
@@ -40,7 +35,7 @@ std::vector<std::string_view> SpellingsIn(std::string_view list) {
 std::optional<std::vector<std::string>> ItemsOfJson(const Option& option, std::string_view text,
                                                     std::string_view origin) {
   if (!std::holds_alternative<std::vector<std::string>*>(option.value)) return std::nullopt;
-  text = Trimmed(text);
+  text = Trim(text);
   if (!text.starts_with('[') || !text.ends_with(']')) return std::nullopt;
   Json list;
   const std::optional<JsonDefect> defect = TryParseJson(text, list);

@@ -34,7 +34,7 @@ bool IsHubName(std::string_view text) {
   // cache, so a name that holds it could be taken for another repository.
   constexpr std::string_view kInside = "-.";
   return !text.empty() && text.size() <= kMaxNameCharacters &&
-         std::all_of(text.begin(), text.end(), IsNameCharacter) &&
+         std::ranges::all_of(text, IsNameCharacter) &&
          kInside.find(text.front()) == std::string_view::npos &&
          kInside.find(text.back()) == std::string_view::npos &&
          text.find("..") == std::string_view::npos && text.find("--") == std::string_view::npos;
@@ -47,9 +47,8 @@ bool IsRevision(std::string_view text) {
   while (true) {
     const std::size_t slash = text.find('/');
     const std::string_view name = text.substr(0, slash);
-    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
-      return c > 0x20 && c < 0x7F && c != '\\' && c != ':';
-    });
+    const bool plain = std::ranges::all_of(
+        name, [](unsigned char c) { return c > 0x20 && c < 0x7F && c != '\\' && c != ':'; });
     // A revision becomes part of a path: without the check, "../../x" would leave the cache.
     if (name.empty() || name.front() == '.' || !plain || name.find("..") != name.npos) return false;
     if (slash == std::string_view::npos) return true;
@@ -97,7 +96,7 @@ std::string SuggestModel(const fs::path& path) {
   for (fs::directory_iterator at(folder, ignored), end; at != end; at.increment(ignored)) {
     if (IsModelDir(at->path())) models.push_back(at->path().filename().string());
   }
-  std::sort(models.begin(), models.end());
+  std::ranges::sort(models);
   if (models.size() > kMost) models.resize(kMost);
   return models.empty()
              ? ""
@@ -284,7 +283,7 @@ std::vector<std::string> CachedModels() {
     if (dashes != std::string::npos) name.replace(dashes, 2, "/");
     models.push_back(name);
   }
-  std::sort(models.begin(), models.end());
+  std::ranges::sort(models);
   return models;
 }
 

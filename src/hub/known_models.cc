@@ -338,7 +338,7 @@ std::string PlainName(std::string_view name) {
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
     // Whole words between dashes: "it" is silent in gemma-2-2b-it, but not in a name that contains
     // it.
-    if (std::find(kSilentWords.begin(), kSilentWords.end(), word) != kSilentWords.end()) continue;
+    if (std::ranges::find(kSilentWords, word) != kSilentWords.end()) continue;
     plain += plain.empty() ? "" : "-";
     plain += word;
   }
@@ -348,9 +348,8 @@ std::string PlainName(std::string_view name) {
 const KnownModel* FindKnown(std::string_view name) {
   const std::string plain = PlainName(name);
   // Both sides are stripped, because names of the table have silent words too (v0.1, 2407).
-  const auto* known =
-      std::find_if(kKnownModels.begin(), kKnownModels.end(),
-                   [&](const auto& model) { return PlainName(model.name) == plain; });
+  const auto* known = std::ranges::find_if(
+      kKnownModels, [&](const auto& model) { return PlainName(model.name) == plain; });
   return known == kKnownModels.end() ? nullptr : known;
 }
 

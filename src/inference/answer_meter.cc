@@ -10,8 +10,7 @@ namespace qlora {
 std::optional<std::vector<AnswerLogp>> AnswerMeter::Measure(const SampleList& samples,
                                                             double ld_alpha) const {
   const std::optional<DatasetSums> measured =
-      EvaluateDataset(communicator, place, decoder, adapter, Supervised(), samples,
-                      /*per_token=*/true, memory, progress);
+      EvaluateDataset(*this, Supervised(), samples, /*per_token=*/true);
   if (!measured) return {};
   std::vector<AnswerLogp> answers;
   std::span<const double> rest = measured->logprobs;
@@ -54,8 +53,7 @@ std::optional<DatasetSums> AnswerMeter::Evaluate(const Objective& objective, con
   if (objective.needs_reference()) {
     list.reference = [&](std::int64_t i) { return reference.Of(data.key(i)); };
   }
-  return EvaluateDataset(communicator, place, decoder, adapter, objective, list, per_token, memory,
-                         progress);
+  return EvaluateDataset(*this, objective, list, per_token);
 }
 
 std::optional<double> AnswerMeter::MeasureKl(const Dataset& dataset,

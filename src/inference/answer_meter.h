@@ -12,15 +12,8 @@
 
 namespace qlora {
 
-// What measures: ranks, model and memory, as EvaluateDataset takes them.
-struct AnswerMeter {
-  Communicator& communicator;
-  const RankPlace& place;
-  const Decoder& decoder;
-  const LoraAdapter* adapter;  // null: the base alone
-  Arena& memory;
-  EvalProgress progress = {};
-
+// Measures with what EvaluateDataset takes.
+struct AnswerMeter : MeasuredModel {
   // Of each sample; nothing when progress has returned false on a rank. ld_alpha: as
   // AnswerLogprobs.
   std::optional<std::vector<AnswerLogp>> Measure(const SampleList& samples, double ld_alpha) const;

@@ -84,21 +84,16 @@ SampleList AskedQuestions::ListOf(std::int64_t begin, std::int64_t end) const {
       .get = [=, this](std::int64_t i) { return samples_[begin + i]; }};
 }
 
-DatasetSums AskedQuestions::RunPart(Communicator& communicator, const RankPlace& place,
-                                    const Decoder& decoder, const LoraAdapter* adapter,
-                                    Arena& memory, std::int64_t part) const {
+DatasetSums AskedQuestions::RunPart(const MeasuredModel& model, std::int64_t part) const {
   const std::int64_t rows = std::ssize(samples_[part].ids);
   const std::int64_t unfolded = UnfoldedRows(samples_[part]);
-  ReservePass(decoder, AdaptersOf(adapter), rows, unfolded > rows ? unfolded : 0, memory);
-  return *EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(),
-                          ListOf(part, part + 1), /*per_token=*/true, memory);
+  ReservePass(model.decoder, AdaptersOf(model.adapter), rows, unfolded > rows ? unfolded : 0,
+              model.memory);
+  return *EvaluateDataset(model, DecisionObjective(), ListOf(part, part + 1), /*per_token=*/true);
 }
 
-std::optional<DatasetSums> AskedQuestions::Run(Communicator& communicator, const RankPlace& place,
-                                               const Decoder& decoder, const LoraAdapter* adapter,
-                                               Arena& memory, const EvalProgress& progress) const {
-  return EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(),
-                         ListOf(0, parts()), /*per_token=*/true, memory, progress);
+std::optional<DatasetSums> AskedQuestions::Run(const MeasuredModel& model) const {
+  return EvaluateDataset(model, DecisionObjective(), ListOf(0, parts()), /*per_token=*/true);
 }
 
 DecisionAnswers AskedQuestions::Answers(const DatasetSums& sums,

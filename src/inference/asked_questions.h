@@ -54,14 +54,11 @@ class AskedQuestions {
 
   // Samples, each of which is a pass of its own for RunPart.
   std::int64_t parts() const { return std::ssize(samples_); }
-  // Asks the questions of one sample, in `memory`, which is replaced if it is too small. All parts
-  // together, added in their order, are a result of Run.
-  DatasetSums RunPart(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
-                      const LoraAdapter* adapter, Arena& memory, std::int64_t part) const;
+  // Asks the questions of one sample, in the memory, which is replaced if it is too small. All
+  // parts together, added in their order, are a result of Run.
+  DatasetSums RunPart(const MeasuredModel& model, std::int64_t part) const;
   // Asks the model. memory, progress, result: as of EvaluateDataset.
-  std::optional<DatasetSums> Run(Communicator& communicator, const RankPlace& place,
-                                 const Decoder& decoder, const LoraAdapter* adapter, Arena& memory,
-                                 const EvalProgress& progress = {}) const;
+  std::optional<DatasetSums> Run(const MeasuredModel& model) const;
   // Reads the result of Run.
   DecisionAnswers Answers(const DatasetSums& sums, const Temperatures& temperatures) const;
 

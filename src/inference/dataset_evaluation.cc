@@ -88,11 +88,9 @@ SampleList ListOf(const Dataset& dataset) {
           .chosen = [&dataset](std::int64_t i) { return dataset.chosen(i); }};
 }
 
-std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
-                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const SampleList& list,
-                                           bool per_token, Arena& memory,
-                                           const EvalProgress& progress) {
+std::optional<DatasetSums> EvaluateDataset(const MeasuredModel& model, const Objective& objective,
+                                           const SampleList& list, bool per_token) {
+  const auto& [communicator, place, decoder, adapter, memory, progress] = model;
   const Stopwatch watch;
   const std::vector<PassSamples> passes =
       GroupSamples(list.size, EvalRows(list.largest), list.length);

@@ -21,6 +21,16 @@ namespace qlora {
 // Returns false to stop.
 using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 
+// What measures: ranks, model and memory.
+struct MeasuredModel {
+  Communicator& communicator;
+  const RankPlace& place;
+  const Decoder& decoder;
+  const LoraAdapter* adapter;  // null: the base alone
+  Arena& memory;
+  EvalProgress progress = {};
+};
+
 struct DatasetSums {
   std::vector<double> sums;  // as Objective::Run, of all passes
   WindowTotals totals;
@@ -60,14 +70,11 @@ struct SampleList {
 // The data set must outlive the list.
 SampleList ListOf(const Dataset& dataset);
 
-// memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
+// The memory is as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
 // Replicas share the passes, and all ranks get the result. Returns nothing when progress has
 // returned false on a rank.
-std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
-                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const SampleList& list,
-                                           bool per_token, Arena& memory,
-                                           const EvalProgress& progress = {});
+std::optional<DatasetSums> EvaluateDataset(const MeasuredModel& model, const Objective& objective,
+                                           const SampleList& list, bool per_token);
 
 }  // namespace qlora
 

@@ -58,9 +58,7 @@ DatasetSums Ask(LoadedModel& model, const AskedQuestions& asked, bool without_ad
   CheckToken(asked.largest_id(), model.ConfigFor(adapter).vocab_size, model.tokenizer);
   const ModelPasses passes(model, adapter, asked.longest(), asked.largest(), asked.unfolding(),
                            progress);
-  const AnswerMeter& meter = passes.meter();
-  return *asked.Run(meter.communicator, meter.place, meter.decoder, adapter, meter.memory,
-                    meter.progress);
+  return *asked.Run(passes.meter());
 }
 
 }  // namespace
@@ -143,8 +141,8 @@ void RequestedDecisions::CheckLength(const AskedQuestions& asked) const {
 }
 
 void RequestedDecisions::RunPart(const Decoder& decoder, Arena& memory) {
-  sums_.Add(asked_.RunPart(base_.context.communicator(), base_.place(), decoder, model_.adapter,
-                           memory, next_));
+  sums_.Add(asked_.RunPart(
+      {base_.context.communicator(), base_.place(), decoder, model_.adapter, memory}, next_));
   ++next_;
 }
 

@@ -235,7 +235,7 @@ class SafetensorsReader : public MappedTensors {
   // Sorts the tensors by place and checks that they fill the data exactly.
   static void CheckTiling(std::vector<Entry>& entries, std::uint64_t data_begin,
                           std::uint64_t file_bytes, const std::string& where) {
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
       // The end breaks ties, so that empty tensors come before the tensor that begins at the same
       // place.
       return std::tie(a.begin, a.end, a.info.name) < std::tie(b.begin, b.end, b.info.name);
@@ -250,9 +250,8 @@ class SafetensorsReader : public MappedTensors {
       end = entry.end;
     }
     if (end > file_bytes - data_begin) {
-      const auto cut = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
-        return entry.end > file_bytes - data_begin;
-      });
+      const auto cut = std::ranges::find_if(
+          entries, [&](const Entry& entry) { return entry.end > file_bytes - data_begin; });
       ThrowInvalidInput(
           "{}: expected {} bytes, found {}; tensor '{}' and all behind it are cut "
           "off (incomplete download?)",

@@ -108,6 +108,8 @@ class ForwardingReader : public TensorReader {
 
  protected:
   explicit ForwardingReader(std::unique_ptr<TensorReader> stored);
+  ForwardingReader(std::unique_ptr<TensorReader> stored, std::vector<UnreadTensor> unread)
+      : stored_(std::move(stored)), unread_(std::move(unread)) {}
   const TensorReader& stored() const { return *stored_; }
   // The tensor that a shown one is made of: that of the same name.
   virtual const TensorInfo& Stored(const TensorInfo& tensor) const;

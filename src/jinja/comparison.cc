@@ -38,8 +38,7 @@ bool AreNumbers(const Value& a, const Value& b) { return AsNumber(a) && AsNumber
 
 // Dicts with the same items in another order are equal.
 bool EqualDicts(Runtime& runtime, const Dict& a, Dict& b) {
-  return a.items.size() == b.items.size() &&
-         std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+  return a.items.size() == b.items.size() && std::ranges::all_of(a.items, [&](const auto& item) {
            const Value* other = Find(runtime, b, item.first);
            return other != nullptr && Equal(runtime, item.second, *other);
          });
@@ -122,8 +121,8 @@ bool Contains(Runtime& runtime, const Value& container, const Value& item) {
   }
   if (Dict* dict = AsDict(container)) return Find(runtime, *dict, item) != nullptr;
   const std::vector<Value> items = Elements(runtime, container);
-  return std::any_of(items.begin(), items.end(),
-                     [&](const Value& other) { return Equal(runtime, other, item); });
+  return std::ranges::any_of(items,
+                             [&](const Value& other) { return Equal(runtime, other, item); });
 }
 
 bool Compare(Runtime& runtime, Operator op, const Value& a, const Value& b) {

@@ -136,9 +136,8 @@ Value* Find(Runtime& runtime, Dict& dict, const Value& key) {
   if (AsDict(key) != nullptr || (list != nullptr && list->kind != List::kTuple)) {
     Fail("'{}' cannot be the key of a dict", TypeName(key));
   }
-  const auto found = std::find_if(dict.items.begin(), dict.items.end(), [&](const auto& item) {
-    return Equal(runtime, item.first, key);
-  });
+  const auto found = std::ranges::find_if(
+      dict.items, [&](const auto& item) { return Equal(runtime, item.first, key); });
   return found == dict.items.end() ? nullptr : &found->second;
 }
 

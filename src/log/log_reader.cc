@@ -1,10 +1,7 @@
 #include "log/log_reader.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
-#include <memory>
-#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,34 +19,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 24;
-constexpr std::size_t kReadBytes = std::size_t{1} << 18;
 
-// Calls take(line) with each line and its line feed, which the last one lacks if the run is just
-// writing it. A file that is missing has no lines. Errors: InvalidInput for anything that is no
-// log: the folder may be a stranger's, and a link in it may lead to a pipe or a device.
-void ForEachLine(const fs::path& path, const std::function<void(std::string_view line)>& take) {
+// Calls take with each line, of which the last is not whole if the run is just writing it. A file
+// that is missing has no lines. Errors: InvalidInput for anything that is no log: the folder may be
+// a stranger's, and a link in it may lead to a pipe or a device.
+void ForEachLogLine(const fs::path& path,
+                    const std::function<void(std::string_view line, bool whole)>& take) {
   if (!Exists(path)) return;
-  const std::unique_ptr<std::FILE, CloseStream> file(fdopen(OpenRegularFile(path), "r"));
-  if (file == nullptr) throw std::bad_alloc();
-  std::string chunk(kReadBytes, '\0');
-  std::string line;
   std::int64_t bytes = 0;
-  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    bytes += static_cast<std::int64_t>(count);
-    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
-      line += rest.substr(0, end);
-      rest.remove_prefix(end);
-      if (line.size() > kMaxLineBytes || bytes > kMaxLogBytes) {
-        ThrowInvalidInput("{}: expected the log of a training run, found {}", path.string(),
-                          bytes > kMaxLogBytes
-                              ? fmt::format("more than {} bytes", kMaxLogBytes)
-                              : fmt::format("a line of more than {} bytes", kMaxLineBytes));
-      }
-      if (line.ends_with('\n')) take(std::exchange(line, ""));
+  ForEachLine(path, 0, kMaxLineBytes, [&](std::string_view line, bool whole) {
+    bytes += std::ssize(line) + whole;
+    if (line.size() + whole > kMaxLineBytes || bytes > kMaxLogBytes) {
+      ThrowInvalidInput("{}: expected the log of a training run, found {}", path.string(),
+                        bytes > kMaxLogBytes
+                            ? fmt::format("more than {} bytes", kMaxLogBytes)
+                            : fmt::format("a line of more than {} bytes", kMaxLineBytes));
     }
-  }
-  if (!line.empty()) take(line);
+    take(line, whole);
+  });
 }
 
 // Calls `take` with each line that is a JSON object and its number. Returns the number of damaged
@@ -58,22 +45,22 @@ std::int64_t ForEachObject(const fs::path& path,
                            const std::function<void(std::int64_t number, const Json& line)>& take) {
   std::int64_t number = 0;
   std::int64_t damaged = 0;
-  ForEachLine(path, [&](std::string_view text) {
+  ForEachLogLine(path, [&](std::string_view text, bool whole) {
     Json line;
     if (!TryParseJson(text, line) && line.is_object()) {
       take(number, line);
-    } else if (text.ends_with('\n')) {
-      ++damaged;
+    } else {
+      damaged += whole;
     }
     ++number;
   });
   return damaged;
 }
 
-// Counts the complete lines, which end in a line feed.
+// Counts the whole lines.
 std::int64_t CountLines(const fs::path& path) {
   std::int64_t lines = 0;
-  ForEachLine(path, [&](std::string_view line) { lines += line.ends_with('\n'); });
+  ForEachLogLine(path, [&](std::string_view, bool whole) { lines += whole; });
   return lines;
 }
 

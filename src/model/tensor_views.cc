@@ -72,22 +72,15 @@ std::vector<std::byte> MovedColumns(const TensorView& view, const std::vector<st
 
 TensorViews::TensorViews(std::unique_ptr<TensorReader> stored, std::vector<TensorView> views,
                          std::vector<UnreadTensor> unread)
-    : stored_(std::move(stored)), views_(std::move(views)), unread_(std::move(unread)) {
-  for (std::size_t i = 0; i < views_.size(); ++i) {
-    const TensorInfo& info = views_[i].info;
-    const auto [other, is_new] = numbers_.emplace(info.name, i);
-    if (!is_new) {
-      ThrowInvalidInput("{}: tensors '{}' and '{}' both are '{}'", FileOf(info),
-                        views_[other->second].pieces[0].source->name,
-                        views_[i].pieces[0].source->name, info.name);
+    : ForwardingReader(std::move(stored), std::move(unread)), views_(std::move(views)) {
+  for (const TensorView& view : views_) {
+    if (Find(view.info.name) != nullptr) {
+      ThrowInvalidInput("{}: tensors '{}' and '{}' both are '{}'", FileOf(view.info),
+                        ViewOf(view.info).pieces[0].source->name, view.pieces[0].source->name,
+                        view.info.name);
     }
-    tensors_.push_back(info);
+    Add(view.info);
   }
-}
-
-const TensorInfo* TensorViews::Find(std::string_view name) const {
-  const auto found = numbers_.find(name);
-  return found == numbers_.end() ? nullptr : &tensors_[found->second];
 }
 
 std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
@@ -100,17 +93,17 @@ std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
 
 bool TensorViews::IsCopied(const TensorInfo& tensor) const {
   const TensorView& view = ViewOf(tensor);
-  return IsRearranged(view) || stored_->IsCopied(*view.pieces[0].source);
+  return IsRearranged(view) || stored().IsCopied(*view.pieces[0].source);
 }
 
 void TensorViews::Release(const TensorInfo& tensor) const {
   copies_.erase(tensor.name);
-  for (const TensorPiece& piece : ViewOf(tensor).pieces) stored_->Release(*piece.source);
+  for (const TensorPiece& piece : ViewOf(tensor).pieces) stored().Release(*piece.source);
 }
 
 std::string TensorViews::FileOf(const TensorInfo& tensor) const {
   const TensorView& view = ViewOf(tensor);
-  return view.pieces.empty() ? std::string() : stored_->FileOf(*view.pieces[0].source);
+  return view.pieces.empty() ? std::string() : stored().FileOf(*view.pieces[0].source);
 }
 
 StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element) const {
@@ -135,18 +128,19 @@ StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element
     const std::int64_t cols = piece.count / std::ssize(piece.rows);
     element = piece.rows[element / cols] * cols + element % cols;
   }
-  return stored_->StoredAt(*piece.source, piece.first + element);
+  return stored().StoredAt(*piece.source, piece.first + element);
 }
 
 const TensorView& TensorViews::ViewOf(const TensorInfo& tensor) const {
-  const auto found = numbers_.find(tensor.name);
-  QLORA_DCHECK(found != numbers_.end());
-  return views_[found->second];
+  const TensorInfo* own = Find(tensor.name);
+  QLORA_DCHECK(own != nullptr);
+  return views_[own - tensors().data()];
 }
 
 std::span<const std::byte> TensorViews::StoredBytes(const TensorPiece& piece) const {
   const TensorType type = piece.source->dtype;
-  return stored_->Bytes(*piece.source)
+  return stored()
+      .Bytes(*piece.source)
       .subspan(BytesOf(type, piece.first), BytesOf(type, piece.count));
 }
 

@@ -42,34 +42,24 @@ struct TensorView {
   void SetFactor(float value);
 };
 
-class TensorViews : public TensorReader {
+class TensorViews : public ForwardingReader {
  public:
   // The pieces point into `stored`. Errors: InvalidInput for two views of one name.
   TensorViews(std::unique_ptr<TensorReader> stored, std::vector<TensorView> views,
               std::vector<UnreadTensor> unread);
 
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override;
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
   bool IsCopied(const TensorInfo& tensor) const override;
   void Release(const TensorInfo& tensor) const override;
-  bool shows_decoded_4bit() const override { return stored_->shows_decoded_4bit(); }
-  void Trim() const override { stored_->Trim(); }
   std::string FileOf(const TensorInfo& tensor) const override;
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override;
-  const StringMap& metadata() const override { return stored_->metadata(); }
-  const std::vector<UnreadTensor>& unread() const override { return unread_; }
 
  private:
   const TensorView& ViewOf(const TensorInfo& tensor) const;
   std::span<const std::byte> StoredBytes(const TensorPiece& piece) const;
   std::vector<std::byte> Copied(const TensorView& view) const;
 
-  std::unique_ptr<TensorReader> stored_;
-  std::vector<TensorView> views_;
-  std::vector<TensorInfo> tensors_;  // of views_
-  std::map<std::string, std::size_t, std::less<>> numbers_;
-  std::vector<UnreadTensor> unread_;
+  std::vector<TensorView> views_;  // of tensors()
   mutable std::map<std::string, std::vector<std::byte>> copies_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "data/data_options.h"
 #include "pass/pass_shape.h"
 #include "step/anchor_base.h"
@@ -166,9 +167,7 @@ std::size_t ParseBytes(const std::string& text) {
   // strtod accepts "1.5e9", "inf" and "nan" too; the range test below refuses the last two.
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
-  std::string unit(end);
-  std::transform(unit.begin(), unit.end(), unit.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string unit = LowerCase(end);
   const std::pair<const char*, double> units[] = {
       {"", 1},         {"b", 1},    {"k", 1e3},      {"kb", 1e3},    {"kib", 0x1p10},
       {"m", 1e6},      {"mb", 1e6}, {"mib", 0x1p20}, {"g", 1e9},     {"gb", 1e9},

@@ -124,17 +124,16 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
 }
 
 bool FieldTemplate::main_field_suffices() const {
-  return std::all_of(parts_.begin(), parts_.end(), [this](const Part& part) {
-    return part.optional ||
-           std::all_of(part.pieces.begin(), part.pieces.end(), [this](const PieceOfPart& piece) {
+  return std::ranges::all_of(parts_, [this](const Part& part) {
+    return part.optional || std::ranges::all_of(part.pieces, [this](const PieceOfPart& piece) {
              return piece.kind == Piece::kText || piece.text == main_field_;
            });
   });
 }
 
 bool FieldTemplate::Reads(std::string_view field) const {
-  return std::any_of(parts_.begin(), parts_.end(), [field](const Part& part) {
-    return std::any_of(part.pieces.begin(), part.pieces.end(), [field](const PieceOfPart& piece) {
+  return std::ranges::any_of(parts_, [field](const Part& part) {
+    return std::ranges::any_of(part.pieces, [field](const PieceOfPart& piece) {
       return piece.kind != Piece::kText && piece.text == field;
     });
   });

@@ -58,12 +58,11 @@ constexpr int kDepth = 4;
 
 // Folders list files in no order, and samples follow the order of the files.
 void Sort(std::vector<FoundFile>& files) {
-  std::sort(files.begin(), files.end(),
-            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
+  std::ranges::sort(files, [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
 }
 
 bool HasData(const std::vector<FoundFile>& files) {
-  return std::any_of(files.begin(), files.end(), [](const FoundFile& file) {
+  return std::ranges::any_of(files, [](const FoundFile& file) {
     return file.reason.empty() && HasDataExtension(file.path);
   });
 }
@@ -111,7 +110,7 @@ void NoteFolder(const fs::path& folder, DataFiles& found) {
   const fs::path path = folder.has_filename() ? folder.filename() : folder.parent_path().filename();
   const std::string name = path.string();
   const bool is_word =
-      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
+      std::ranges::all_of(name, [](unsigned char c) { return std::isalpha(c) != 0; });
   if (is_word && name != "dev" && RoleOf(path) != FileRole::kTraining) found.named.push_back(name);
 }
 
@@ -137,8 +136,8 @@ DataFiles FilesIn(const fs::path& folder, const DataSearch& search) {
   }
   if (!HasData(listed)) {
     Sort(listed);
-    const auto other = std::find_if(listed.begin(), listed.end(),
-                                    [](const FoundFile& file) { return !file.reason.empty(); });
+    const auto other =
+        std::ranges::find_if(listed, [](const FoundFile& file) { return !file.reason.empty(); });
     ThrowInvalidInput("{}: the folder holds no data file ({}; also .gz and .zst of these){}",
                       folder.string(), fmt::join(kDataExtensions, ", "),
                       other == listed.end() ? ""

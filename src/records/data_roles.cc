@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 template <typename List>
 bool IsIn(const List& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
+  return std::ranges::find(list, word) != list.end();
 }
 
 // Returns the words of a text in lower case. All but letters ends a word, digits too: "test-00000"
@@ -84,9 +84,8 @@ bool IsEmptyFile(const fs::path& path) {
 // be left.
 template <typename Predicate>
 void LeaveOut(std::vector<FoundFile>& files, std::string_view reason, const Predicate& is) {
-  const bool keeps = std::any_of(files.begin(), files.end(), [&](const FoundFile& file) {
-    return file.reason.empty() && !is(file.path);
-  });
+  const bool keeps = std::ranges::any_of(
+      files, [&](const FoundFile& file) { return file.reason.empty() && !is(file.path); });
   for (FoundFile& file : files) {
     if (keeps && file.reason.empty() && is(file.path)) file.reason = reason;
   }

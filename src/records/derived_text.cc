@@ -23,31 +23,26 @@ FileBytes WriteUnnamed(const FileBytes& file, const std::function<void(const Tex
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   if (error) ThrowRuntime("{}: no folder for temporary files: {}", file.name(), error.message());
   std::string path = (folder / "qlora-rows-XXXXXX").string();
-  const int fd = ::mkostemp(path.data(), O_CLOEXEC);
-  if (fd < 0) {
+  Descriptor fd(::mkostemp(path.data(), O_CLOEXEC));
+  if (fd.get() < 0) {
     const bool is_many = errno == EMFILE || errno == ENFILE;
     ThrowRuntime("{}: cannot be created: {}{}", path, std::strerror(errno),
                  is_many ? " (see ulimit -n, or set dataset_prepared_path)" : "");
   }
   // Without a name the file ends with its last descriptor, even if the program is killed.
   ::unlink(path.c_str());
-  try {
-    std::string pieces;
-    const auto flush = [&] {
-      internal::WriteAll(fd, path, /*offset=*/-1, std::as_bytes(std::span(pieces)));
-      pieces.clear();
-    };
-    write([&](std::string_view piece) {
-      // A write for each line would be a system call for some hundred bytes.
-      if (pieces.size() + piece.size() > kBufferBytes) flush();
-      pieces += piece;
-    });
-    flush();
-  } catch (...) {
-    ::close(fd);
-    throw;
-  }
-  return FileBytes::MadeOf(file, file.key(), fd);
+  std::string pieces;
+  const auto flush = [&] {
+    internal::WriteAll(fd.get(), path, /*offset=*/-1, std::as_bytes(std::span(pieces)));
+    pieces.clear();
+  };
+  write([&](std::string_view piece) {
+    // A write for each line would be a system call for some hundred bytes.
+    if (pieces.size() + piece.size() > kBufferBytes) flush();
+    pieces += piece;
+  });
+  flush();
+  return FileBytes::MadeOf(file, file.key(), fd.release());
 }
 
 }  // namespace

@@ -28,9 +28,7 @@ std::int64_t Nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-std::int64_t CountLines(std::string_view text) {
-  return std::count(text.begin(), text.end(), '\n');
-}
+std::int64_t CountLines(std::string_view text) { return std::ranges::count(text, '\n'); }
 
 // True for a descriptor in the upper half of those that a process may have.
 bool IsScarce(int fd) {

@@ -65,8 +65,7 @@ std::string DataExtension(const std::filesystem::path& path) {
 }
 
 bool HasDataExtension(const std::filesystem::path& path) {
-  return std::find(kDataExtensions.begin(), kDataExtensions.end(), DataExtension(path)) !=
-         kDataExtensions.end();
+  return std::ranges::find(kDataExtensions, DataExtension(path)) != kDataExtensions.end();
 }
 
 std::string_view FileFormatName(FileFormat format) {

@@ -9,12 +9,11 @@
 
 #include "base/check.h"
 #include "io/json.h"
+#include "parquet/parquet.h"
 #include "records/csv.h"
-#include "records/infinite_numbers.h"
-#include "records/json_array.h"
-#include "records/json_lines.h"
+#include "records/derived_text.h"
+#include "records/json_scanners.h"
 #include "records/number_spelling.h"
-#include "records/parquet_text.h"
 #include "records/record_error.h"
 
 namespace qlora {
@@ -40,6 +39,21 @@ void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit)
 // Drops JSON's blanks at the end of a text.
 void DropBlanksAtEnd(std::string_view& text) {
   while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
+}
+
+// Returns the rows of a Parquet file, which can only be read in order, as lines of JSON, under the
+// name of `file`: line 17 is row 17. `folder`: as MakeText. Pages, dictionaries and a row at a time
+// take limits.memory at most. Errors: InvalidInput as parquet.h; Runtime when the lines cannot be
+// written.
+FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& folder,
+                        const ReadingLimits& limits) {
+  const parquet::Source source = {
+      .name = file.name(), .size = file.size(), .read = [&file](auto begin, auto count) {
+        return file.Read(begin, count);
+      }};
+  return MakeText(file, "rows as lines", folder, [&](const TextSink& write) {
+    parquet::WriteJsonLines(source, write, {.memory = limits.memory});
+  });
 }
 
 }  // namespace

@@ -7,16 +7,13 @@
 //   reading_limits.h
 //                   the memory that a record, a page of Parquet or a window of zstd may take
 //   csv.h           splits rows of CSV
-//   json_array.h    finds the elements of a JSON array
-//   json_lines.h    finds the records of JSON Lines
-//   infinite_numbers.h
-//                   NaN and Infinity, as Python writes them
+//   json_scanners.h finds the elements of a JSON array, and the records of JSON Lines
 //   data_roles.h    which of them are for training, by their names
-//   compressed_file.h, parquet_text.h
-//                   write what gzip, zstd and Parquet hold as text once, in front of this walk
-//                   (derived_text.h)
+//   compressed_file.h
+//                   writes what gzip and zstd hold as text once, in front of this walk, as is done
+//                   with rows of Parquet (derived_text.h)
 //   number_spelling.h
-//                   numbers that are texts
+//                   numbers that are texts; NaN and Infinity, as Python writes them
 //   index_array.h   8 bytes a record, in memory or in a mapped file
 //   record_error.h  errors that begin with the file and the line
 //

@@ -103,8 +103,7 @@ void CheckUtf8(std::string_view text, const std::string& file) {
   ThrowInvalidInput(
       "{}:{}: the text is not UTF-8 (byte {}); it reads like {}: convert the file with iconv -f "
       "{} -t UTF-8",
-      file, std::count(before.begin(), before.end(), '\n') + 1, at, GuessEncoding(text),
-      GuessEncoding(text));
+      file, std::ranges::count(before, '\n') + 1, at, GuessEncoding(text), GuessEncoding(text));
 }
 
 // Returns a scalar in UTF-8: for "\_" and "\N" in quotes, yaml-cpp 0.7 writes the number of the
@@ -203,14 +202,13 @@ std::vector<YAML::Node> MergedMaps(const YAML::Node& value, const std::string& f
     for (const YAML::Node& item : value) maps.push_back(item);
   }
   const bool are_maps =
-      !maps.empty() &&
-      std::all_of(maps.begin(), maps.end(), [](const YAML::Node& map) { return map.IsMap(); });
+      !maps.empty() && std::ranges::all_of(maps, [](const YAML::Node& map) { return map.IsMap(); });
   if (are_maps) return maps;
   ThrowInvalidInput("{}:{}: << merges a map or a list of maps", file, value.Mark().line + 1);
 }
 
 bool HasMergeKey(const YAML::Node& map) {
-  return std::any_of(map.begin(), map.end(), [](const auto& entry) {
+  return std::ranges::any_of(map, [](const auto& entry) {
     return entry.first.IsScalar() && entry.first.Scalar() == kMergeKey;
   });
 }

@@ -12,10 +12,9 @@ bool LossSpikes::Add(double loss) {
   constexpr double kLeastExcess = 0.05;  // share of the mean, for losses that hardly scatter
   // Judged by the losses before it: a spike may not widen the scatter that it is compared with.
   const double excess = loss - mean;
-  const bool spike =
-      count < kWarmup
-          ? !newest.empty() && loss > 2 * *std::max_element(newest.begin(), newest.end()) + 0.5
-          : excess > std::max(kDeviations * deviation, kLeastExcess * mean);
+  const bool spike = count < kWarmup
+                         ? !newest.empty() && loss > 2 * *std::ranges::max_element(newest) + 0.5
+                         : excess > std::max(kDeviations * deviation, kLeastExcess * mean);
   if (count == 0) {
     mean = loss;
   } else {
@@ -37,7 +36,7 @@ bool LossSpikes::Add(double loss) {
 MedianScatter MedianOf(std::vector<double> values) {
   if (values.empty()) return {};
   const auto median = [&values] {
-    std::sort(values.begin(), values.end());
+    std::ranges::sort(values);
     const std::size_t half = values.size() / 2;
     return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
   };

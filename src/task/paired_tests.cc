@@ -81,8 +81,8 @@ PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws) {
   std::vector<double> a(static_cast<std::size_t>(parts));
   std::vector<double> b(static_cast<std::size_t>(parts));
   const auto difference = [&](const auto& pick) {
-    std::fill(a.begin(), a.end(), 0.0);
-    std::fill(b.begin(), b.end(), 0.0);
+    std::ranges::fill(a, 0.0);
+    std::ranges::fill(b, 0.0);
     double below = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = pick(i);
@@ -107,10 +107,9 @@ PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws) {
     drawn.push_back(difference(
         [&](std::int64_t i) { return static_cast<std::int64_t>(RandomBelow(key, d * n + i, n)); }));
   }
-  std::sort(drawn.begin(), drawn.end());
+  std::ranges::sort(drawn);
   const auto share = [&](const auto& holds) {
-    return static_cast<double>(std::count_if(drawn.begin(), drawn.end(), holds)) /
-           static_cast<double>(draws);
+    return static_cast<double>(std::ranges::count_if(drawn, holds)) / static_cast<double>(draws);
   };
   result.low = drawn[draws / 40];
   result.high = drawn[draws - 1 - draws / 40];

@@ -24,9 +24,8 @@ void TakeData(const std::vector<std::string>& data, TaskFile& task) {
   std::vector<TaskSplit> given;
   for (const std::string& entry : data) {
     TaskSplit split = ParseSplit(entry);
-    const auto same = std::find_if(given.begin(), given.end(), [&](const TaskSplit& other) {
-      return other.name == split.name;
-    });
+    const auto same = std::ranges::find_if(
+        given, [&](const TaskSplit& other) { return other.name == split.name; });
     if (same == given.end()) {
       given.push_back(std::move(split));
     } else {
@@ -40,8 +39,8 @@ void TakeData(const std::vector<std::string>& data, TaskFile& task) {
 }
 
 bool IsDecidedByText(const TaskItem& item) {
-  return std::all_of(item.document.instructions.begin(), item.document.instructions.end(),
-                     [](const Instruction& one) { return IsCheckOfText(one.id); });
+  return std::ranges::all_of(item.document.instructions,
+                             [](const Instruction& one) { return IsCheckOfText(one.id); });
 }
 
 void CheckRanges(const TaskOptions& options) {

@@ -185,9 +185,8 @@ class JudgingReader {
                    std::initializer_list<std::string_view> known) const {
     if (!json.is_object()) keys_.Refuse(key, "expected 'key: value'");
     for (const auto& item : json.items()) {
-      const bool holds = std::any_of(known.begin(), known.end(), [&](std::string_view names) {
-        return HoldsName(names, item.key());
-      });
+      const bool holds = std::ranges::any_of(
+          known, [&](std::string_view names) { return HoldsName(names, item.key()); });
       if (!holds) keys_.Refuse(key, fmt::format("the key '{}' is not supported", item.key()));
     }
   }

@@ -83,8 +83,7 @@ bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* 
     character = mapped;
   }
   const auto fallback = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
-  const bool complete =
-      std::all_of(character.begin(), character.end(), [&](char c) { return fallback(c) >= 0; });
+  const bool complete = std::ranges::all_of(character, [&](char c) { return fallback(c) >= 0; });
   if (!complete) return false;
   for (const char c : character) symbols->push_back(fallback(c));
   return true;

@@ -54,8 +54,8 @@ DecisionFinish FinishDecisions(const TrainPlan& plan, LoadedRun& loaded) {
     const DecisionEncoder encoder(dataset.layout().prompt_template, options, data.tokenizer);
     AskedQuestions asked(encoder);
     AskAll(dataset, encoder, asked);
-    take(asked,
-         *asked.Run(*alone, RankPlace(), *loaded.decoder, &loaded.adapter, loaded.passes.front()));
+    take(asked, *asked.Run({*alone, RankPlace(), *loaded.decoder, &loaded.adapter,
+                            loaded.passes.front()}));
   };
   if (data.calibration) {
     ask(*data.calibration, [&](const AskedQuestions& asked, const DatasetSums& sums) {

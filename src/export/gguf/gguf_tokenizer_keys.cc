@@ -83,7 +83,7 @@ void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
     if (!added.contains(id)) refuse(id, "is a piece of ordinary text");
     if (tokenizer.bos_id() == id) refuse(id, "is BOS");
     const auto& ends = tokenizer.eos_ids();
-    if (std::find(ends.begin(), ends.end(), id) != ends.end()) refuse(id, "is EOS");
+    if (std::ranges::find(ends, id) != ends.end()) refuse(id, "is EOS");
     if (tokenizer.unk_id() == id) refuse(id, "is the token of unknown characters");
     for (const ChatTemplateText& chat : spec.chat_templates) {
       if (chat.text.find(piece) != std::string::npos) refuse(id, "is in the chat template");
@@ -92,7 +92,7 @@ void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
 }
 
 void CheckByteTokens(const TokenizerSpec& spec) {
-  const auto bytes = std::count_if(spec.pieces.begin(), spec.pieces.end(), IsByteToken);
+  const auto bytes = std::ranges::count_if(spec.pieces, IsByteToken);
   if (bytes >= 256) return;
   ThrowInvalidInput(
       "this tokenizer has {} of the 256 byte pieces <0x00> ... <0xFF>; llama.cpp crashes on "
@@ -224,9 +224,8 @@ std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer
                              std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
   if (spec.kind == TokenizerKind::kByteLevelBpe) return name;
-  const bool strips =
-      std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
-                  [](const AddedToken& token) { return token.special && token.rstrip; });
+  const bool strips = std::ranges::any_of(
+      spec.added_tokens, [](const AddedToken& token) { return token.special && token.rstrip; });
   const std::string lower = LowerCase(name);
   const bool named =
       lower.find("phi-3") != std::string::npos || lower.find("phi3") != std::string::npos;

@@ -248,7 +248,7 @@ Json SelectionJson(const ModuleSelection& selection) {
 }
 
 bool IsSelected(const std::vector<std::string>& names, std::string_view module) {
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+  return std::ranges::any_of(names, [&](const std::string& name) {
     // "proj" does not select "q_proj": a name is one or more whole parts of a path, at its end.
     return module == name || module.ends_with("." + name);
   });
@@ -298,10 +298,9 @@ bool IsExcluded(const AdapterConfig& config, std::string_view module) {
   } else if (IsSelected(std::get<std::vector<std::string>>(config.exclude_modules), module)) {
     return true;
   }
-  return std::any_of(
-      config.modules_to_save.begin(), config.modules_to_save.end(), [&](const std::string& name) {
-        return MatchesAtStart(R"((^|.*\.))" + name + R"(($|\..*))", module, "modules_to_save");
-      });
+  return std::ranges::any_of(config.modules_to_save, [&](const std::string& name) {
+    return MatchesAtStart(R"((^|.*\.))" + name + R"(($|\..*))", module, "modules_to_save");
+  });
 }
 
 // Returns the number of the layer that holds the module: that behind the first name in
@@ -460,12 +459,12 @@ bool IsTargetModule(const AdapterConfig& config, std::string_view path) {
   }
   const auto& names = std::get<std::vector<std::string>>(config.target_modules);
   // A full path in the list wins over the choice of layers.
-  if (std::find(names.begin(), names.end(), module) != names.end()) return true;
+  if (std::ranges::find(names, module) != names.end()) return true;
   if (!IsSelected(names, module)) return false;
   if (config.layers_to_transform.empty()) return true;
   const std::optional<std::int64_t> layer = LayerOf(config, module);
-  return layer && std::find(config.layers_to_transform.begin(), config.layers_to_transform.end(),
-                            *layer) != config.layers_to_transform.end();
+  return layer &&
+         std::ranges::find(config.layers_to_transform, *layer) != config.layers_to_transform.end();
 }
 
 std::string PatternPath(const AdapterConfig& config, std::string_view module) {

@@ -101,7 +101,7 @@ Value HasAffix(Call& call) {
   };
   const List* list = AsList(args[0]);
   if (list == nullptr || list->kind != List::kTuple) return matches(args[0]);
-  return std::any_of(list->items.begin(), list->items.end(), matches);
+  return std::ranges::any_of(list->items, matches);
 }
 
 // find, rfind: the character at which a part begins, or -1. index, rindex: an error for -1.
@@ -340,9 +340,8 @@ constexpr Function kDictMethods[] = {
 Value ListIndex(Call& call) {
   const BoundArguments args = call.Take({"value"}, 1);
   const auto& items = AsList(call.self)->items;
-  const auto found = std::find_if(items.begin(), items.end(), [&](const Value& item) {
-    return Equal(call.runtime, item, args[0]);
-  });
+  const auto found = std::ranges::find_if(
+      items, [&](const Value& item) { return Equal(call.runtime, item, args[0]); });
   if (found == items.end()) Fail("index: the list has no such element");
   return std::int64_t{found - items.begin()};
 }
@@ -350,9 +349,8 @@ Value ListIndex(Call& call) {
 Value ListCount(Call& call) {
   const BoundArguments args = call.Take({"value"}, 1);
   const auto& items = AsList(call.self)->items;
-  return std::int64_t{std::count_if(items.begin(), items.end(), [&](const Value& item) {
-    return Equal(call.runtime, item, args[0]);
-  })};
+  return std::int64_t{std::ranges::count_if(
+      items, [&](const Value& item) { return Equal(call.runtime, item, args[0]); })};
 }
 
 Value ListCopy(Call& call) {

@@ -79,9 +79,8 @@ class JsonWriter {
   std::vector<std::pair<Value, Value>> Sorted(std::vector<std::pair<Value, Value>> items) {
     runtime_.Charge(items.size(), sizeof(items[0]));
     if (!style_.sort_keys) return items;
-    std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
-      return Order(runtime_, a.first, b.first) < 0;
-    });
+    std::ranges::stable_sort(
+        items, [&](const auto& a, const auto& b) { return Order(runtime_, a.first, b.first) < 0; });
     return items;
   }
 

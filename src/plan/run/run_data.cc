@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "data/audit/lost_text.h"
 #include "data/dataset_report.h"
 #include "data/prompt_example.h"
@@ -11,7 +13,6 @@
 #include "model/base_record.h"
 #include "plan/preference_notes.h"
 #include "plan/preference_options.h"
-#include "plan/run/anchor_data.h"
 #include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 
@@ -45,6 +46,48 @@ std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
   notes.push_back(WarnOfNoCalibration(data));
   notes.push_back(WarnOfLostText(data.train, data.tokenizer));
   return notes;
+}
+
+// Opens options.anchor as data.anchors (objective/anchored.h), of which every token counts. Texts
+// longer than max_length or anchor_tokens are cut, and packed so that a micro-batch has
+// anchor_tokens tokens at most. Adds a note where many others are left out. Errors: InvalidInput
+// with file and line, and for questions.
+void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn& reading,
+                 RunData& data) {
+  // Options that say what the records of `dataset` mean, or what of them is trained, do not hold.
+  DataFields fields = options.data;
+  fields.dataset = options.anchor;
+  fields.eval_dataset.clear();
+  fields.reading.dataset_format = "auto";
+  fields.reading.prompt_template.clear();
+  fields.reading.completion_template.clear();
+  fields.reading.train_on_inputs = true;
+  fields.reading.assistant_only_loss = false;
+  fields.reading.train_turns = "all";
+  fields.reading.over_long = "truncate";
+  fields.reading.max_length =
+      std::min(ResolveMaxLength(options.data.reading, data.limits), options.anchor_tokens);
+  fields.reading.ignore_fields.clear();
+  fields.reading.preference = {};
+  fields.reading.decision = {};
+  Dataset anchors = Dataset::Open(ToDataOptions(fields, DataPurpose::kTraining, data.limits),
+                                  data.tokenizer, data.chat.get(), &context, reading);
+  for (std::int64_t f = 0; f < std::ssize(anchors.report().files); ++f) {
+    if (anchors.report().files[f].samples == 0) continue;
+    if (anchors.OfFile(f).layout().kind != PromptLayout::Kind::kDecision) continue;
+    ThrowInvalidInput("anchor: {} has questions with answers; expected texts",
+                      anchors.report().files[f].path);
+  }
+  data.anchor_stream = {.per_device_train_batch_size = 1,
+                        .max_length = options.anchor_tokens,
+                        .packing = true,
+                        .shuffle = options.data.shuffle,
+                        .seed = static_cast<std::uint64_t>(options.seed)};
+  DataReport lost = anchors.report();
+  lost.truncated = 0;  // long texts are meant to be cut
+  data.notes.push_back(WarnOfLostRecords(lost, "anchor records"));
+  data.report.anchors = anchors.report();
+  data.anchors = std::move(anchors);
 }
 
 }  // namespace

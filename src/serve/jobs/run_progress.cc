@@ -4,9 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -34,36 +32,25 @@ fs::path LogOf(const fs::path& run, const char* name) {
 
 // Calls take with each whole line from an offset on, and returns the offset behind the last one.
 std::int64_t ReadLines(const fs::path& path, std::int64_t offset,
-                       const std::function<void(const std::string& line)>& take) {
-  const Stream file(fdopen(OpenRegularFile(path), "r"));
-  if (file == nullptr || fseeko(file.get(), offset, SEEK_SET) != 0) return offset;
-  std::array<char, std::size_t{1} << 16> chunk;
-  std::string line;
-  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
-      const std::size_t end = rest.find('\n');
-      line += rest.substr(0, end);
-      if (end == rest.npos || line.size() > kMaxLineBytes) break;
-      offset += std::ssize(line) + 1;
-      take(std::exchange(line, ""));
-      rest.remove_prefix(end + 1);
-    }
-    if (line.size() > kMaxLineBytes) return offset;  // no log
-  }
+                       const std::function<void(std::string_view line)>& take) {
+  ForEachLine(path, offset, kMaxLineBytes, [&](std::string_view line, bool whole) {
+    if (!whole) return;
+    offset += std::ssize(line) + 1;
+    take(line);
+  });
   return offset;
 }
 
-// Null for a damaged line.
-Json ParseLine(const std::string& text) {
-  Json line;
-  if (TryParseJson(text, line) || !line.is_object()) return nullptr;
-  return line;
-}
-
-std::optional<std::int64_t> StepIn(const Json& line) {
-  const auto step = line.find("step");
-  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
-  return step->get<std::int64_t>();
+// The same for the lines of steps, but for those that are damaged or lack `mark`.
+std::int64_t ReadSteps(const fs::path& path, std::int64_t offset,
+                       const std::function<void(std::int64_t step, Json& line)>& take,
+                       std::string_view mark = "") {
+  return ReadLines(path, offset, [&](std::string_view text) {
+    Json line;
+    if (text.find(mark) == text.npos || TryParseJson(text, line) || !line.is_object()) return;
+    const auto step = line.find("step");
+    if (step != line.end() && step->is_number_integer()) take(step->get<std::int64_t>(), line);
+  });
 }
 
 std::string Cell(const std::optional<double>& value) {
@@ -78,10 +65,7 @@ void LogFollower::Read(const std::function<void(const Json& line)>& take) {
   if (info.st_ino != inode_ || info.st_size < offset_) offset_ = 0;
   inode_ = info.st_ino;
   if (info.st_size == offset_) return;
-  offset_ = ReadLines(path_, offset_, [&](const std::string& text) {
-    const Json line = ParseLine(text);
-    if (line.is_object() && StepIn(line)) take(line);
-  });
+  offset_ = ReadSteps(path_, offset_, [&](std::int64_t, const Json& line) { take(line); });
 }
 
 std::optional<double> NumberIn(const Json& line, const char* key) {
@@ -96,11 +80,10 @@ std::optional<double> ValueAt(const fs::path& log, std::int64_t step, const char
   if (!Exists(log)) return value;
   // Parsing alone would take seconds for a long run.
   const std::string mark = fmt::format("\"step\":{}", step);
-  ReadLines(log, 0, [&](const std::string& text) {
-    if (text.find(mark) == text.npos) return;
-    const Json line = ParseLine(text);
-    if (line.is_object() && StepIn(line) == step) value = NumberIn(line, key);
-  });
+  const auto take = [&](std::int64_t of_line, const Json& line) {
+    if (of_line == step) value = NumberIn(line, key);
+  };
+  ReadSteps(log, 0, take, mark);
   return value;
 }
 
@@ -134,21 +117,16 @@ void WriteResultFile(const fs::path& run, const fs::path& csv) {
   std::map<std::int64_t, Json> evaluations;
   const fs::path evals = LogOf(run, kEvalLog);
   if (Exists(evals)) {
-    ReadLines(evals, 0, [&](const std::string& text) {
-      Json line = ParseLine(text);
-      if (!line.is_object()) return;
-      if (const auto step = StepIn(line)) evaluations[*step] = std::move(line);
-    });
+    ReadSteps(evals, 0,
+              [&](std::int64_t step, Json& line) { evaluations[step] = std::move(line); });
   }
   AtomicFile out(csv);
   out.Write(
       std::string_view("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n"));
-  ReadLines(LogOf(run, kStepLog), 0, [&](const std::string& text) {
-    const Json line = ParseLine(text);
-    if (!line.is_object() || !StepIn(line)) return;
-    const auto evaluation = evaluations.find(*StepIn(line));
+  ReadSteps(LogOf(run, kStepLog), 0, [&](std::int64_t step, const Json& line) {
+    const auto evaluation = evaluations.find(step);
     const Json& of_step = evaluation == evaluations.end() ? line : evaluation->second;
-    out.Write(fmt::format("{},{},{},{},{}\n", *StepIn(line), Cell(NumberIn(line, "loss")),
+    out.Write(fmt::format("{},{},{},{},{}\n", step, Cell(NumberIn(line, "loss")),
                           Cell(NumberIn(line, "token_accuracy")),
                           Cell(NumberIn(of_step, "eval_loss")),
                           Cell(NumberIn(of_step, "eval_token_accuracy"))));
@@ -194,7 +172,7 @@ JobWatch::JobWatch(JobStore& jobs, JobEntry& entry, const TrainingTask& task)
 
 void JobWatch::Follow() {
   if (Exists(printed_)) {
-    printed_bytes_ = ReadLines(printed_, printed_bytes_, [&](const std::string& line) {
+    printed_bytes_ = ReadLines(printed_, printed_bytes_, [&](std::string_view line) {
       constexpr std::string_view kWarning = "warning: ";
       if (line.starts_with(kWarning)) jobs_.Say(entry_, "warn", line.substr(kWarning.size()));
     });

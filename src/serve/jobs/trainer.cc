@@ -54,17 +54,6 @@ struct Start {
   _exit(kCannotRun);
 }
 
-// A descriptor that is closed.
-struct Descriptor {
-  explicit Descriptor(int given) : fd(given) {}
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int fd;
-};
-
 pid_t Launch(const fs::path& program, const TrainingTask& task) {
   std::vector<std::string> words = {program.string()};
   words.insert(words.end(), task.arguments.begin(), task.arguments.end());
@@ -76,9 +65,9 @@ pid_t Launch(const fs::path& program, const TrainingTask& task) {
   const Descriptor log(OpenForWriting(task.log, OpenMode::kAppend));
   const std::string folder = task.run.parent_path().string();
   const Start start{.parent = getpid(),
-                    .input = input.fd,
-                    .output = output.fd,
-                    .log = log.fd,
+                    .input = input.get(),
+                    .output = output.get(),
+                    .log = log.get(),
                     .folder = folder.c_str(),
                     .program = words.front().c_str(),
                     .arguments = arguments.data()};

@@ -1,11 +1,7 @@
 #include "serve/jobs/training_file_check.h"
 
-#include <array>
 #include <cstdint>
-#include <cstdio>
-#include <functional>
 #include <string_view>
-#include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -23,30 +19,6 @@ namespace fs = std::filesystem;
 // A line is in memory while it is checked, as text and as values of a hundred bytes each.
 constexpr std::size_t kMaxLineBytes = std::size_t{8} << 20;
 constexpr std::int64_t kMaxLineValues = 100'000;
-
-// Calls take(number, line) for each line, without its end. Errors: InvalidInput for a line that is
-// too long, and those of take.
-void ForEachLine(const fs::path& path,
-                 const std::function<void(std::int64_t number, std::string_view line)>& take) {
-  const Stream file(fdopen(OpenRegularFile(path), "r"));
-  if (file == nullptr) ThrowRuntime("cannot read an uploaded file");
-  std::array<char, std::size_t{1} << 16> chunk;
-  std::string line;
-  std::int64_t number = 1;
-  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
-      const std::size_t end = rest.find('\n');
-      line += rest.substr(0, end);
-      if (line.size() > kMaxLineBytes) {
-        ThrowInvalidInput("line {}: expected at most {} bytes", number, kMaxLineBytes);
-      }
-      if (end == rest.npos) break;
-      take(number++, std::exchange(line, ""));
-      rest.remove_prefix(end + 1);
-    }
-  }
-  if (!line.empty()) take(number, line);
-}
 
 OrderedJson ParseLine(std::string_view line) {
   OrderedJson record;
@@ -146,13 +118,18 @@ bool CheckPreference(const OrderedJson& record) {
 }  // namespace
 
 bool CheckTrainingFile(const fs::path& path, const std::string& filename, TrainingMethod method) {
+  std::int64_t number = 0;
   std::int64_t records = 0;
   bool all_chat = true;
   try {
-    ForEachLine(path, [&](std::int64_t number, std::string_view line) {
-      if (Trim(line).empty()) return;
-      ++records;
+    ForEachLine(path, 0, kMaxLineBytes, [&](std::string_view line, bool /*whole*/) {
+      ++number;
       try {
+        if (line.size() > kMaxLineBytes) {
+          ThrowInvalidInput("expected at most {} bytes", kMaxLineBytes);
+        }
+        if (Trim(line).empty()) return;
+        ++records;
         const OrderedJson record = ParseLine(line);
         const bool chats =
             method == TrainingMethod::kDpo ? CheckPreference(record) : CheckSupervised(record);

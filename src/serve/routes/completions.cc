@@ -250,10 +250,7 @@ class CompletionAnswer final : public CompletionSet {
 
   // Adds to a choice, and sends it on in a stream.
   void Show(std::int64_t i, const std::string& text, OrderedJson logprobs) {
-    if (stream_) {
-      SendChoice(i, "text", text, std::move(logprobs));
-      return;
-    }
+    if (stream_) return SendChoice(i, "text", text, std::move(logprobs));
     Choice& choice = choices_[i];
     choice.text += text;
     if (logprobs.is_null()) return;

@@ -28,27 +28,6 @@ bool AsksForNoMetadata(const HttpRequest& request) {
   return whole != request.query.end() && (whole->second == "null" || whole->second.empty());
 }
 
-using Answer = OrderedJson (*)(FineTuning& jobs, const std::string& id, const HttpRequest& request);
-
-OrderedJson Get(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
-  return jobs.Get(id);
-}
-OrderedJson Cancel(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
-  return jobs.Cancel(id);
-}
-OrderedJson Pause(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
-  return jobs.Pause(id);
-}
-OrderedJson Resume(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
-  return jobs.Resume(id);
-}
-OrderedJson Events(FineTuning& jobs, const std::string& id, const HttpRequest& request) {
-  return jobs.Events(id, ReadPageQuery(request, 20, 100));
-}
-OrderedJson Checkpoints(FineTuning& jobs, const std::string& id, const HttpRequest& request) {
-  return jobs.Checkpoints(id, ReadPageQuery(request, 10, 100));
-}
-
 }  // namespace
 
 FineTuning& JobsOf(Server& server) {
@@ -65,18 +44,26 @@ void AddJobRoutes(RouteTable& table, Server& server) {
     return JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request),
                                AsksForNoMetadata(request));
   });
-  const auto add = [&](const char* method, const char* action, Answer answer) {
+  const auto add = [&](const char* method, const char* action,
+                       OrderedJson (FineTuning::*answer)(const std::string& id)) {
     table.AddJson(method, jobs + "/{id}" + action, [&server, answer](const HttpRequest& request) {
-      const std::string& id = request.values.at("id");
-      return OnDisk([&] { return answer(JobsOf(server), id, request); });
+      return OnDisk([&] { return (JobsOf(server).*answer)(request.values.at("id")); });
     });
   };
-  add("GET", "", Get);
-  add("POST", "/cancel", Cancel);
-  add("POST", "/pause", Pause);
-  add("POST", "/resume", Resume);
-  add("GET", "/events", Events);
-  add("GET", "/checkpoints", Checkpoints);
+  add("GET", "", &FineTuning::Get);
+  add("POST", "/cancel", &FineTuning::Cancel);
+  add("POST", "/pause", &FineTuning::Pause);
+  add("POST", "/resume", &FineTuning::Resume);
+  table.AddJson("GET", jobs + "/{id}/events", [&server](const HttpRequest& request) {
+    return OnDisk([&] {
+      return JobsOf(server).Events(request.values.at("id"), ReadPageQuery(request, 20, 100));
+    });
+  });
+  table.AddJson("GET", jobs + "/{id}/checkpoints", [&server](const HttpRequest& request) {
+    return OnDisk([&] {
+      return JobsOf(server).Checkpoints(request.values.at("id"), ReadPageQuery(request, 10, 100));
+    });
+  });
   // Other models may be loaded in its place.
   table.AddSlow("DELETE", "/v1/models/{id}", [&server](const HttpRequest& request) {
     const std::string& id = request.values.at("id");

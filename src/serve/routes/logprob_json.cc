@@ -19,9 +19,7 @@ namespace {
 double Finite(double logprob) { return std::max(logprob, -9999.0); }
 
 OrderedJson BytesJson(const std::string& bytes) {
-  OrderedJson list = OrderedJson::array();
-  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
-  return list;
+  return std::vector<unsigned char>(bytes.begin(), bytes.end());
 }
 
 OrderedJson ChatToken(const std::string& bytes, double logprob) {

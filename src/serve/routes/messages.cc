@@ -86,8 +86,7 @@ class MessageAnswer final : public PartedAnswer {
     if (is_stopped) message_["stop_sequence"] = end.stop;
     message_["usage"] = Usage(end.prompt_tokens, end.new_tokens);
     if (!stream_) {
-      SendWhole({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
-      return;
+      return SendWhole({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
     }
     OrderedJson delta = OrderedJson::object();
     for (const char* name : {"stop_reason", "stop_sequence", "stop_details", "container"}) {
@@ -100,10 +99,7 @@ class MessageAnswer final : public PartedAnswer {
 
   void Fail(const ApiError& error) override {
     const HttpResponse response = AnthropicError(error, id_);
-    if (!stream_) {
-      reply()->Send(response);
-      return;
-    }
+    if (!stream_) return reply()->Send(response);
     stream_->Event("error", response.body);
     stream_->End();
   }

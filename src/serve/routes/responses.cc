@@ -140,10 +140,7 @@ class ResponseAnswer final : public PartedAnswer {
   }
 
   void Fail(const ApiError& error) override {
-    if (!stream_) {
-      reply()->Send(OpenAiError(error));
-      return;
-    }
+    if (!stream_) return reply()->Send(OpenAiError(error));
     response_["status"] = "failed";
     const char* code = error.status == 429  ? "rate_limit_exceeded"
                        : error.status < 500 ? "invalid_prompt"
@@ -154,10 +151,7 @@ class ResponseAnswer final : public PartedAnswer {
 
  private:
   void LeaveWith(const std::string& event) {
-    if (!stream_) {
-      SendWhole({.body = FormatJson(response_)});
-      return;
-    }
+    if (!stream_) return SendWhole({.body = FormatJson(response_)});
     Send(event, {{"response", response_}});
     stream_->End();
   }

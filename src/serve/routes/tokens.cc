@@ -73,9 +73,7 @@ std::vector<std::int32_t> ReadTokens(const RequestFields& body, const ServedMode
 OrderedJson PieceJson(const std::string& bytes) {
   std::string storage;
   if (ValidUtf8(bytes, &storage) == bytes) return bytes;
-  OrderedJson list = OrderedJson::array();
-  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
-  return list;
+  return std::vector<unsigned char>(bytes.begin(), bytes.end());
 }
 
 OrderedJson Tokenize(const Server& server, const HttpRequest& http) {

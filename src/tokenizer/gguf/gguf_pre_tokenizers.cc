@@ -171,8 +171,7 @@ std::vector<std::string> SplitsOf(Rule rule) {
 
 std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name) {
   if (name.empty()) name = "default";
-  const auto row =
-      std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return r.name == name; });
+  const auto row = std::ranges::find_if(kRows, [&](const Row& r) { return r.name == name; });
   if (row == kRows.end()) return std::nullopt;
   const auto trained = std::ranges::find(kTrained, name, &TrainedRegex::name);
   return GgufPreTokenizer{SplitsOf(row->rule),

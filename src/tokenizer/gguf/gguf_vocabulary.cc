@@ -37,8 +37,8 @@ TokenizerKind ReadKind(const TokenizerKeys& keys) {
       {"none", "no tokenizer"},
       {"no_vocab", "no tokenizer"},
   });
-  const auto known = std::find_if(kKnown.begin(), kKnown.end(),
-                                  [&](const auto& entry) { return entry.first == *model; });
+  const auto known =
+      std::ranges::find_if(kKnown, [&](const auto& entry) { return entry.first == *model; });
   keys.Fail("ggml.model",
             fmt::format("'{}'{} is not supported; expected 'gpt2' (byte-level BPE), 'llama' "
                         "(SentencePiece) or 'gemma4'; {}",
@@ -101,8 +101,7 @@ std::vector<float> ReadScores(const TokenizerKeys& keys, std::size_t tokens) {
     CheckSize(keys, kKey, numbers->size(), tokens);
     scores = *numbers;
   }
-  const auto bad =
-      std::find_if(scores.begin(), scores.end(), [](float s) { return std::isnan(s); });
+  const auto bad = std::ranges::find_if(scores, [](float s) { return std::isnan(s); });
   if (bad != scores.end()) {
     // It has no place in an order.
     keys.Fail(kKey,
@@ -158,7 +157,7 @@ void ReadStripping(const TokenizerKeys& keys, GgufVocabulary* vocabulary) {
   if (!vocabulary->strips_after_special) return;
   constexpr auto kKeep = std::to_array<std::string_view>({"<unk>", "<s>", "<|endoftext|>"});
   for (std::int32_t id = 0; id < std::ssize(vocabulary->texts); ++id) {
-    const bool keeps = std::find(kKeep.begin(), kKeep.end(), vocabulary->texts[id]) != kKeep.end();
+    const bool keeps = std::ranges::find(kKeep, vocabulary->texts[id]) != kKeep.end();
     if (keeps) vocabulary->keeps_space_after.push_back(id);
   }
 }
