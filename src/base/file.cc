@@ -134,6 +134,10 @@ void Sync(const std::filesystem::path& path) {
 
 }  // namespace
 
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
 bool Exists(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -144,10 +148,6 @@ std::filesystem::path ProgramFolder() { return ProgramFile().parent_path(); }
 // ---- Mapped files.
 
 // The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor fd(OpenRegularFile(path));
   const struct stat status = StatusOf(fd.get(), path);
