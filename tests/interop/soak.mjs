@@ -149,6 +149,11 @@ async function changeAdapters() {
   const answer = loads ? await ask('/v1/load_lora_adapter', {lora_name: name, lora_path: name})
     : await ask('/v1/unload_lora_adapter', {lora_name: name});
   const got = await answer.text();
+  // One adapter is loaded at a time.
+  if (answer.status === 429 && got.includes('models_busy')) {
+    counts.busy = (counts.busy ?? 0) + 1;
+    return;
+  }
   if (![200, loads ? 409 : 404].includes(answer.status)) fault(`adapter ${name}: ${answer.status} ${got.slice(0, 300)}`);
 }
 
