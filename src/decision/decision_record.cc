@@ -160,18 +160,18 @@ DecisionRecord ReadOneQuestion(const OrderedJson& record) {
   return out;
 }
 
-// The whole number that a value is, or states as text; nothing otherwise.
+std::string TextOf(const OrderedJson& value) {
+  return value.is_string() ? std::string(Trim(value.get_ref<const std::string&>()))
+                           : FormatJson(value);
+}
+
+// The whole number that a value is, or states as text ("2", "2.0"); nothing otherwise.
 std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
-  if (value.is_number_integer()) return value.get<std::int64_t>();
-  if (value.is_number_float()) {
-    constexpr double kMost = 1e9;
-    const auto number = value.get<double>();
-    return number == std::floor(number) && std::abs(number) < kMost
-               ? std::optional(static_cast<std::int64_t>(number))
-               : std::nullopt;
-  }
-  if (!value.is_string()) return std::nullopt;
-  return ParseNumber<std::int64_t>(value.get_ref<const std::string&>());
+  if (!value.is_number() && !value.is_string()) return std::nullopt;
+  constexpr double kMost = 1e9;
+  const std::optional<double> number = ParseNumber<double>(TextOf(value));
+  if (!number || *number != std::floor(*number) || std::abs(*number) >= kMost) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
 }
 
 // A question whose options are texts, of which each is its own key.
@@ -185,12 +185,15 @@ Question ChoiceOf(std::string id, const OrderedJson& instructions, const Ordered
 // Returns the key of the option that an answer names by its key or its number; other answers as
 // they are. -1 says that nobody knows. Errors: InvalidInput for a number that no option has, and
 // for text that is the key of one option and the number of another: tables hold numbers as text, so
-// that the same rows would be read otherwise from another kind of file.
+// that the same rows would be read otherwise from another kind of file. are_numbers: the options
+// are, so that a number may be meant as one of them, too.
 OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
-                       const std::string& where) {
+                       const std::string& where, bool are_numbers = false) {
   const auto index = IndexOf(answer);
   const std::int64_t named =
-      answer.is_string() ? FindOption(question, answer.get<std::string>()) : -1;
+      answer.is_string() || are_numbers
+          ? FindOption(question, are_numbers ? TextOf(answer) : answer.get<std::string>())
+          : -1;
   if (named >= 0) {
     const bool is_other = index && *index != named && *index >= 0;
     if (!is_other || *index >= std::ssize(question.options)) return answer;
@@ -237,20 +240,38 @@ DecisionRecord ReadClassification(const OrderedJson& record, const DecisionField
   return out;
 }
 
-// The number of the choice that a key of ARC ("B", "2") or a letter of MMLU names.
+// The key of the choice that a label of ARC ("B", "2") or a letter of MMLU names. Errors: as
+// KeyOfIndex; for an answer that is none of the labels, and for a letter that is another choice.
 OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
-                        const OrderedJson& answer, const char* where) {
-  if (labels != nullptr && labels->is_array()) {
-    const auto found = std::find(labels->begin(), labels->end(), answer);
-    const auto place = static_cast<std::size_t>(found - labels->begin());
-    if (place < question.options.size()) return question.options[place].key;
+                        const OrderedJson& answer, const OrderedJson& choices, const char* where) {
+  const std::string text = TextOf(answer);
+  const auto count = std::ssize(question.options);
+  const std::int64_t letter =
+      text.size() == 1 && text[0] >= 'A' && text[0] - 'A' < count ? text[0] - 'A' : -1;
+  const std::int64_t named = FindOption(question, text);
+  if (labels != nullptr && labels->is_array() && !labels->empty()) {
+    // "3" and 3 are one label.
+    const auto found = std::find_if(labels->begin(), labels->end(), [&](const OrderedJson& label) {
+      return TextOf(label) == text;
+    });
+    const auto place = found - labels->begin();
+    if (place < std::min<std::int64_t>(count, std::ssize(*labels))) {
+      return question.options[place].key;
+    }
+    if (named < 0 && (letter >= 0 || IndexOf(answer).value_or(-1) >= 0)) {
+      ThrowInvalidInput("{}: {} is not among the labels {}", where, ShortJson(answer),
+                        ShortJson(*labels));
+    }
+  } else if (letter >= 0) {
+    if (named < 0 || named == letter) return question.options[letter].key;
+    ThrowInvalidInput(
+        "{}: {} names one choice by its text and another by its letter: {}. Write the answer as "
+        "the number of the choice, which counts from 0",
+        where, ShortJson(answer), ListOfOptions(question));
   }
-  const std::string text = answer.is_string() ? answer.get<std::string>() : "";
-  const bool is_letter = text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z';
-  if (is_letter && FindOption(question, text) < 0 && text[0] - 'A' < std::ssize(question.options)) {
-    return question.options[text[0] - 'A'].key;
-  }
-  return KeyOfIndex(question, answer, where);
+  const bool are_numbers = std::all_of(
+      choices.begin(), choices.end(), [](const OrderedJson& choice) { return choice.is_number(); });
+  return KeyOfIndex(question, answer, where, are_numbers);
 }
 
 DecisionRecord ReadMultipleChoice(const OrderedJson& record, const DecisionFields& fields) {
@@ -269,7 +290,7 @@ DecisionRecord ReadMultipleChoice(const OrderedJson& record, const DecisionField
   const Named answer = FindNamed(record, kKeyNames);
   const OrderedJson key =
       answer ? KeyOfChoice(question, choices.is_object() ? FindField(choices, "label") : nullptr,
-                           *answer.value, answer.name)
+                           *answer.value, *texts, answer.name)
              : OrderedJson(nullptr);
   AddQuestion(out, std::move(question), &key, answer ? answer.name : "");
   return out;

@@ -115,8 +115,12 @@ DecisionRequest ReadOpenAi(const OrderedJson& body, const OrderedJson& questions
     if (name != nullptr && !name->is_string()) {
       ThrowInvalidInput("{}.name: expected text, found {}", where, ShortJson(*name));
     }
-    request.names.push_back(name == nullptr ? std::nullopt
-                                            : std::optional(name->get<std::string>()));
+    std::optional<std::string> id;
+    if (name != nullptr) id = name->get<std::string>();
+    if (id && std::ranges::find(request.names, id) != request.names.end()) {
+      ThrowInvalidInput("{}.name: {} is the name of an earlier question", where, ShortJson(*name));
+    }
+    request.names.push_back(std::move(id));
     if (asked.is_object() && asked.value("type", OrderedJson("predicate")) == "noul") {
       ThrowInvalidInput("{}.type: expected predicate, choice or score, found noul", where);
     }

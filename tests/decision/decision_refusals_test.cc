@@ -154,6 +154,28 @@ TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
   ExpectRefused([&] { choice(R"("1")"); }, R"(answer: "1" names one option by its text)");
   EXPECT_EQ(choice("1"), choice(R"("B")"));
   EXPECT_EQ(choice(R"("4")"), choice("0"));
+  EXPECT_EQ(choice(R"(" 0.0 ")"), choice("0"));
+  ExpectRefused([&] { target(R"({"question": "q", "choices": [4, 3, 2, 1], "answer": 1})"); },
+                "answer: 1 names one option by its text and another by its number");
+  ExpectRefused([&] { target(R"({"question": "q", "choices": ["B", "A"], "answer": "A"})"); },
+                R"(answer: "A" names one choice by its text and another by its letter: B, A.)");
+}
+
+// Whichever of the two is text.
+TEST(DecisionRefusalsTest, LabelsOfChoicesDecideWhatAnAnswerNames) {
+  const auto target = [](const std::string& labels, const std::string& answer) {
+    const std::string choices = R"({"text": ["a", "b", "c"], "label": )" + labels + "}";
+    return ReadDecisionRecord(OrderedJson::parse(R"({"question": "q", "choices": )" + choices +
+                                                 R"(, "answerKey": )" + answer + "}"),
+                              {})
+        .targets.front();
+  };
+  for (const char* labels : {"[1, 2, 3]", R"(["1", "2", "3"])"}) {
+    EXPECT_EQ(target(labels, "3"), target(R"(["A", "B", "C"])", R"("C")")) << labels;
+    EXPECT_EQ(target(labels, R"("3")"), target(labels, "3")) << labels;
+    ExpectRefused([&] { target(labels, "0"); }, "answerKey: 0 is not among the labels");
+    ExpectRefused([&] { target(labels, R"("B")"); }, "answerKey: \"B\" is not among the labels");
+  }
 }
 
 }  // namespace
