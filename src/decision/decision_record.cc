@@ -205,8 +205,12 @@ OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
   }
   if (!index || *index == -1) return answer;
   if (*index < 0 || *index >= std::ssize(question.options)) {
-    ThrowInvalidInput("{}: label {} is not among the {} names: {}", where, *index,
-                      question.options.size(), ListOfOptions(question));
+    const bool may_begin_at_1 = *index == std::ssize(question.options);
+    ThrowInvalidInput("{}: label {} is not among the {} names: {}{}", where, *index,
+                      question.options.size(), ListOfOptions(question),
+                      may_begin_at_1 ? "; numbers count from 0: if these count from 1, none of the "
+                                       "records is right, so write the names in their place"
+                                     : "");
   }
   return question.options[*index].key;
 }

@@ -126,8 +126,9 @@ TEST(DecisionRefusalsTest, RefusesLabelsWithoutNames) {
   };
   refuse({.label_names = {"a", "b", "c"}}, "instructions: missing");
   refuse({.instructions = "?"}, "label_names: missing");
-  refuse({.label_names = {"a", "b"}, .instructions = "?"},
-         "label: label 2 is not among the 2 names: a, b");
+  refuse(
+      {.label_names = {"a", "b"}, .instructions = "?"},
+      "label: label 2 is not among the 2 names: a, b; numbers count from 0: if these count from 1");
   refuse({.label_names = {"a", "b", "a"}, .instructions = "?"}, "option 'a' appears twice");
 }
 
