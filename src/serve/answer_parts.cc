@@ -354,8 +354,8 @@ class AnswerParts::Impl {
       may_be = may_be || in_.Begins(part, begin) != Match::kNo;
     }
     const std::size_t end = view.find(ChannelForm::kBody);
-    const bool is_long = std::min(end, view.size()) > kMaxNameBytes + ChannelForm::kBody.size();
-    if (!may_be || is_long || (end == view.npos && in_.is_finished())) {
+    if (!may_be || IsTooLong(view, end, ChannelForm::kBody) ||
+        (end == view.npos && in_.is_finished())) {
       mode_ = Mode::kText;
       return true;
     }

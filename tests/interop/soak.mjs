@@ -210,6 +210,7 @@ for (let done = 0; done < 9; ++done) {
   console.error(`${Math.round((done + 2) * seconds / 10)} s: ${(sizes.at(-1) / 2 ** 20).toFixed(1)} MiB, ${JSON.stringify(counts)}`);
 }
 if (sizes.at(-1) - warm > MOST_GROWTH) fault(`memory grew from ${warm} to ${sizes.at(-1)} bytes`);
+if (2 * (counts.busy ?? 0) > counts.load + counts.unload) fault(`adapters were hardly ever loaded: ${JSON.stringify(counts)}`);
 const health = await fetch(`${url}/health`);
 if (health.status !== 200) fault(`not well at the end: ${health.status}`);
 server.kill('SIGTERM');

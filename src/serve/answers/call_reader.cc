@@ -138,11 +138,10 @@ CallReader::Result CallReader::ReadName(AnswerInput& in) {
   const bool goes_on = stop == text.npos ||
                        (!form_.name_end.empty() && in.Begins(form_.name_end, stop) != Match::kNo);
   if (end == text.npos) {
-    const bool fails =
-        in.is_finished() || !goes_on || text.size() > kMaxNameBytes + form_.name_end.size();
+    const bool fails = in.is_finished() || !goes_on || IsTooLong(text, end, form_.name_end);
     return fails ? End() : State::kMore;
   }
-  if (stop < end || end > kMaxNameBytes) return End();
+  if (stop < end || IsTooLong(text, end, form_.name_end)) return End();
   name_ = NameIn(form_, types_, text.substr(0, end));
   if (!IsToolName(name_)) return End();
   in.Take(end + form_.name_end.size());

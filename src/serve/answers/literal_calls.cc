@@ -123,11 +123,10 @@ class LiteralCalls : public CallReader {
     const std::string_view view = in.view();
     const std::size_t end = view.find(form().key_end);
     const std::size_t stop = view.find_first_of(" \t\r\n,(){}[]\"'<");
-    if (end == view.npos && stop == view.npos && view.size() <= kMaxNameBytes) {
-      return State::kMore;
-    }
+    const bool is_long = IsTooLong(view, end, form().key_end);
+    if (end == view.npos && stop == view.npos && !is_long) return State::kMore;
     // An argument without a name belongs to a call that nobody here can make.
-    if (end >= stop || end > kMaxNameBytes) {
+    if (end >= stop || is_long) {
       if (!has_arguments_) return End();
       in.Restore();
       return EndCall(in, out);

@@ -80,8 +80,8 @@ class TaggedCalls : public CallReader {
   Result ReadAttributes(AnswerInput& in, CallSink& out, std::string_view end_mark) {
     const std::string_view view = in.view();
     const std::size_t end = view.find(end_mark);
-    if (end == view.npos && view.size() <= kMaxNameBytes + end_mark.size()) return State::kMore;
-    if (end > kMaxNameBytes) return BreakCall(in, out);
+    if (IsTooLong(view, end, end_mark)) return BreakCall(in, out);
+    if (end == view.npos) return State::kMore;
     if (place_ == Place::kKeyAttributes) type_ = TypeIn(view.substr(0, end)).value_or(type_);
     in.Take(end + end_mark.size());
     place_ = place_ == Place::kAttributes ? Place::kKeys : Place::kValueBegin;
@@ -106,12 +106,11 @@ class TaggedCalls : public CallReader {
   }
 
   Result ReadKey(AnswerInput& in, CallSink& out) {
-    const std::size_t end = in.view().find(form().key_end);
-    if (end == in.view().npos && in.view().size() <= kMaxNameBytes + form().key_end.size()) {
-      return State::kMore;
-    }
-    if (end > kMaxNameBytes) return BreakCall(in, out);
-    key_ = Trim(in.view().substr(0, end));
+    const std::string_view view = in.view();
+    const std::size_t end = view.find(form().key_end);
+    if (IsTooLong(view, end, form().key_end)) return BreakCall(in, out);
+    if (end == view.npos) return State::kMore;
+    key_ = Trim(view.substr(0, end));
     type_ = types().Of(name(), key_);
     in.Take(end + form().key_end.size());
     place_ = form().key_attributes_end.empty() ? Place::kValueBegin : Place::kKeyAttributes;

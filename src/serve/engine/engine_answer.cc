@@ -85,11 +85,12 @@ bool EngineAnswer::Add(const EngineToken& token) {
     Finish(StopReason::kEos);
     return false;
   }
+  if (end_.new_tokens == 0) end_.cached_tokens = token.cached;
   if (request_.options.max_new_tokens == 0) {
     Finish(StopReason::kMaxNewTokens);
     return false;
   }
-  if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;
+  ++end_.new_tokens;
   if (token.is_end) {
     // Clients of an echo count on a token behind the prompt.
     if (request_.wants_prompt_logprobs) Hold(token, "");

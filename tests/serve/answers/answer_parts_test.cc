@@ -357,7 +357,7 @@ TEST(AnswerParts, OfOneCallNothingComesBehind) {
   }
 }
 
-// Bytes that are left out, doubled, moved or foreign.
+// Bytes that are left out, doubled, moved or foreign, and names around the longest.
 TEST(AnswerParts, AnswersThatAreNoneAreReadAlikeHoweverTheyCome) {
   std::mt19937_64 random(7);
   const auto below = [&random](std::size_t count) { return random() % count; };
@@ -365,13 +365,14 @@ TEST(AnswerParts, AnswersThatAreNoneAreReadAlikeHoweverTheyCome) {
     if (c.answer.empty()) continue;
     for (int i = 0; i < 100; ++i) {
       std::string answer = c.answer;
-      for (std::size_t change = below(3); change < 3; ++change) {
+      for (std::size_t change = below(4); change < 3; ++change) {
         const std::size_t at = below(answer.size());
         const std::size_t size = 1 + below(8);
         const std::string part = c.answer.substr(below(c.answer.size()), 1 + below(12));
         if (below(2) == 0) answer.erase(at, size);
         if (below(2) == 0 || answer.empty()) answer.insert(std::min(at, answer.size()), part);
       }
+      if (i % 2 == 0) answer.insert(below(answer.size()), 200 + below(64), 'a');
       const std::string_view view = answer;
       const std::string whole = ShowParts(PartsOfPieces(PartsOf(c), {view}));
       const std::size_t at = below(answer.size());
