@@ -349,14 +349,13 @@ class Scanner {
 
 // True when two arguments are different names of an option. A word has no name.
 bool HaveTwoNames(const Argument& a, const Argument& b) {
-  if (a.foreign || b.foreign) return true;
+  if (a.foreign || b.foreign) return a.origin != b.origin;
   return !a.bare && !b.bare && Underscored(a.key) != Underscored(b.key);
 }
 
-// True when two arguments give an option (nullptr: config) the same value.
-bool Agree(const Option* option, const Argument& a, const Argument& b) {
-  if (option == nullptr) return a.value.Scalar() == b.value.Scalar();
-  return ValueFromNode(*option, a.value, a.origin) == ValueFromNode(*option, b.value, b.origin);
+// True when two arguments give an option the same value.
+bool Agree(const Option& option, const Argument& a, const Argument& b) {
+  return ValueFromNode(option, a.value, a.origin) == ValueFromNode(option, b.value, b.origin);
 }
 
 }  // namespace
@@ -377,7 +376,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const auto [place, is_new] = given.emplace(option, &argument);
     const Argument& first = *place->second;
     // Two names of one option that say the same, such as --lora_r 8 --r 8.
-    const bool agree = !is_new && HaveTwoNames(argument, first) && Agree(option, argument, first);
+    const bool agree = !is_new && HaveTwoNames(argument, first) && Agree(*option, argument, first);
     const bool adds = option != nullptr && option->repeats && !argument.bare && !first.bare;
     if (!is_new && !agree && first.yields != argument.yields) {
       const auto [yielded, other] =

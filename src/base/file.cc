@@ -212,8 +212,11 @@ int OpenRegularFile(const std::filesystem::path& path) {
 
 void ForEachLine(const std::filesystem::path& path, std::int64_t offset, std::size_t max_bytes,
                  const std::function<void(std::string_view line, bool whole)>& take) {
-  const Stream file(fdopen(OpenRegularFile(path), "r"));
-  if (file == nullptr || fseeko(file.get(), offset, SEEK_SET) != 0) throw std::bad_alloc();
+  Descriptor fd(OpenRegularFile(path));
+  const Stream file(fdopen(fd.get(), "r"));
+  if (file == nullptr) throw std::bad_alloc();
+  fd.release();
+  if (fseeko(file.get(), offset, SEEK_SET) != 0) ThrowRuntime("{}: cannot seek", path.string());
   std::string chunk(std::size_t{1} << 18, '\0');
   std::string line;
   while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {

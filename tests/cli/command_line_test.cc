@@ -223,6 +223,7 @@ TEST_F(CommandLineTest, TwoNamesOfAnOptionMaySayTheSame) {
   // The same name twice is a mistake, and a word has no name.
   EXPECT_THAT(ErrorOf({"--lr", "1", "--lr", "1"}), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf({"--max-steps", "1", "max_steps=1"}), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf({"--type", "alpaca", "--type", "alpaca"}), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf({"--model", "m", "m"}, {"model_name_or_path"}), HasSubstr("given twice"));
   Parse({"--config", Write("run.yaml",
                            "lr: 1e-3\nlearning_rate: 0.001\nmodel: m\nbase_model: m\n"

@@ -18,8 +18,9 @@ std::string_view NameIn(const CallForm& form, const ArgumentTypes& types, std::s
     const std::size_t at = text.rfind(form.before_name);
     if (at != text.npos) text.remove_prefix(at + form.before_name.size());
   }
-  if (!form.after_name.empty()) text = text.substr(0, text.find(form.after_name));
   text = Trim(text);
+  if (types.HasTool(text)) return text;
+  if (!form.after_name.empty()) text = Trim(text.substr(0, text.rfind(form.after_name)));
   const auto without_number = [](std::string_view name) {
     const std::size_t colon = name.rfind(':');
     const bool has_number = colon != name.npos && colon + 1 < name.size() &&

@@ -107,8 +107,8 @@ bool IsToolName(std::string_view name);
 
 // Names, keys and headers are not longer.
 inline constexpr std::size_t kMaxNameBytes = 256;
-// True of one that `mark` ends at `end`, or, at npos, not yet. However the text comes, the answer
-// is the same.
+// `text` begins with one that `mark` ends, at `end`; npos: the mark has not come yet. However the
+// text comes, the answer is the same.
 inline bool IsTooLong(std::string_view text, std::size_t end, std::string_view mark) {
   return end != text.npos ? end > kMaxNameBytes : text.size() > kMaxNameBytes + mark.size();
 }

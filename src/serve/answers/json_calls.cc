@@ -58,10 +58,11 @@ class JsonCalls : public CallReader {
 
   // Takes a short text in quotes that the input begins with.
   static Result TakeQuoted(AnswerInput& in, std::string& text) {
-    const std::string_view view = in.view().substr(0, kMaxNameBytes);
+    constexpr std::size_t kMost = kMaxNameBytes + 2;  // with its quotes
+    const std::string_view view = in.view().substr(0, kMost);
     JsonEnd end;
     const std::size_t bytes = end.Add(view);
-    if (!end.is_there()) return view.size() < kMaxNameBytes ? State::kMore : State::kFailed;
+    if (!end.is_there()) return view.size() < kMost ? State::kMore : State::kFailed;
     OrderedJson value;
     if (TryParseJson(view.substr(0, bytes), value)) return State::kFailed;
     text = value.get<std::string>();

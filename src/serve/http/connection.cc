@@ -140,7 +140,11 @@ void Connection::Proceed() {
   try {
     while (true) {
       if (state_ == State::kHead) {
-        if (!reader_.ReadHead()) return;
+        if (!reader_.ReadHead()) {
+          // An empty line behind a body begins no request.
+          if (reader_.IsEmpty() && reader_.HasSkipped()) Arm(limits_.idle_time);
+          return;
+        }
         TakeHead();
       } else if (state_ == State::kBody) {
         if (!reader_.ReadBody()) return;

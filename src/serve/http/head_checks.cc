@@ -174,7 +174,6 @@ void CheckFraming(const HttpRequest& head, bool is_http_10) {
 }
 
 void CheckSite(const HttpRequest& head, const HeadRules& rules, const std::string& local_address) {
-  // Several are one list here, which is no authority.
   const std::string host = LowerCase(HeaderOf(head, "host"));
   if (!IsOurHost(SplitAuthority(host).host, rules, local_address)) {
     throw ApiError(403,

@@ -65,6 +65,8 @@ class RequestReader {
   void Added(std::size_t bytes) { buffer_.commit(bytes); }
   // No byte of the next request has come.
   bool IsEmpty() const { return head_bytes_ == 0 && buffer_.size() == 0; }
+  // Empty lines came before it.
+  bool HasSkipped() const { return empty_lines_ > 0; }
 
   // Reads on in the head of a request, before which empty lines may stand. False: it needs more
   // bytes. Errors: ApiError 400, 431.

@@ -117,9 +117,8 @@ void RefuseOthers(const RequestFields& body) {
   if (body.Text("reasoning_format").value_or("") == "none") {
     body.Refuse("reasoning_format", "thoughts are in reasoning_content here; leave it out");
   }
-  RefuseForeign(
-      body, {"messages", "tools", "functions", "max_tokens", "max_completion_tokens", "stop", "n",
-             "logprobs", "top_logprobs", "reasoning_effort", "chat_template_kwargs"});
+  RefuseForeign(body, {"messages", "tools", "max_tokens", "max_completion_tokens", "stop", "n",
+                       "logprobs", "top_logprobs", "reasoning_effort", "chat_template_kwargs"});
 }
 
 }  // namespace

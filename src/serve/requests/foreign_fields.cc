@@ -29,6 +29,7 @@ enum class Kind {
   kWrapped,  // fields that other servers have in an object of their own
   kSampling,
   kWindow,  // of a repetition penalty: idle without one
+  kState,   // what a decision is about, in place of kInput
   kDecision,
 };
 
@@ -188,7 +189,7 @@ constexpr ForeignField kFields[] = {
     {"repetition_context_size", Kind::kWindow},
     {"repetition_penalty_range", Kind::kWindow, 0},
     {"penalty_range", Kind::kWindow, -1},
-    {"state", Kind::kDecision},
+    {"state", Kind::kState},
     {"temperature", Kind::kDecision, 1},
     {"decision_temperature", Kind::kDecision},
     {"decision_template", Kind::kDecision},
@@ -208,6 +209,7 @@ bool Changes(Kind kind, Asked asked) {
     case Kind::kSampling:
     case Kind::kWindow:
       return asked == Asked::kText;
+    case Kind::kState:
     case Kind::kDecision:
       return asked == Asked::kDecision;
     default:
@@ -229,6 +231,11 @@ bool IsIdle(const OrderedJson& value, double idle) {
   return value.empty() || value == "";
 }
 
+bool StandForEachOther(Kind a, Kind b) {
+  const auto input = [](Kind kind) { return kind == Kind::kState ? Kind::kInput : kind; };
+  return a != Kind::kPrompt && input(a) == input(b);
+}
+
 using Names = std::initializer_list<std::string_view>;
 
 void RefuseFields(const RequestFields& body, Names own, Asked asked) {
@@ -241,7 +248,7 @@ void RefuseFields(const RequestFields& body, Names own, Asked asked) {
     std::string others;
     if (!field.instead.empty()) others = fmt::format("; this interface has {}", field.instead);
     for (const ForeignField& other : kFields) {
-      if (other.kind != field.kind || field.kind == Kind::kPrompt || !is_own(other.name)) continue;
+      if (!StandForEachOther(other.kind, field.kind) || !is_own(other.name)) continue;
       others += fmt::format("{}{}", others.empty() ? "; this interface has " : ", ", other.name);
     }
     body.Refuse(field.name,
@@ -261,7 +268,7 @@ void RefuseForeignInMessage(const RequestFields& message) {
   // Ollama's, and those of other servers that read more than text.
   for (const char* name : {"images", "image_url", "videos", "audios"}) {
     const OrderedJson* value = message.Find(name);
-    if (value == nullptr || value->empty() || *value == "" || *value == false) continue;
+    if (value == nullptr || IsIdle(*value, 0)) continue;
     message.Refuse(name, "the model reads text alone; leave it out");
   }
 }

@@ -71,7 +71,7 @@ const char* FinishReason(StopReason reason) {
 }
 
 void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
-  for (const GenerationRequest& request : requests) CheckLength(request);
+  CheckLength(requests.front());
   held_->Add(BytesOf(requests, choices), "", kRemedy);
   {
     // What comes meanwhile waits for Begin.

@@ -24,6 +24,8 @@ namespace {
 
 enum class Wire { kSystemOne, kDecisions };
 
+const char* StateField(Wire wire) { return wire == Wire::kSystemOne ? "state" : "input"; }
+
 // Errors: ApiError 400 that names the field, also for questions of the other form.
 DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   const RequestFields fields(body);
@@ -37,11 +39,7 @@ DecisionRequest ReadRequest(const OrderedJson& body, Wire wire) {
   if (std::ssize(*questions) > kMostQuestions) {
     fields.Refuse("questions", fmt::format("expected at most {}", kMostQuestions));
   }
-  if (wire == Wire::kSystemOne) {
-    RefuseForeignToDecision(fields, {"state"});
-  } else {
-    RefuseForeignToDecision(fields, {"input"});
-  }
+  RefuseForeignToDecision(fields, {StateField(wire)});
   try {
     return ReadDecisionRequest(body);
   } catch (const Error& error) {
@@ -84,7 +82,7 @@ std::shared_ptr<RequestedDecisions> LayOut(const LoadedModel& base, const Served
                    fmt::format("this model's maximum context length is {} tokens{}, and a "
                                "question with its state has {}",
                                most, reason, error.tokens),
-                   wire == Wire::kSystemOne ? "state" : "input", "context_length_exceeded");
+                   StateField(wire), "context_length_exceeded");
   }
 }
 

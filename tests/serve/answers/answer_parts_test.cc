@@ -49,6 +49,7 @@ constexpr const char* kTools = R"([{"type": "function", "function": {"name": "f"
     "text": {"type": "string"}, "maybe": {"type": ["string", "null"]}, "number": {"type": "integer"},
     "list": {"type": "array"}, "kind": {"enum": ["a", "1"]}}}}},
   {"type": "function", "function": {"name": "functions.g"}},
+  {"type": "function", "function": {"name": "h.call"}},
   {"type": "function", "function": {"name": "a:1"}}])";
 
 struct Case {
@@ -191,6 +192,11 @@ const std::vector<Case> kCases = {
     {"tagged JSON", kLlama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "«f {}»"},
     {"own tools", kLlama, "<|python_tag|>brave_search.call(query=\"a, b\")",
      "«brave_search {\"query\": \"a, b\"}»"},
+    {"a name like its end", kLlama, "<|python_tag|>h.call(a=1)", "«h.call {\"a\": 1}»"},
+    {"such a name and the end", kLlama, "<|python_tag|>h.call.call(a=1)", "«h.call {\"a\": 1}»"},
+    {"the longest name", kHermes,
+     "<tool_call>\n{\"name\": \"" + std::string(256, 'n') + "\", \"arguments\": {}}\n</tool_call>",
+     "«" + std::string(256, 'n') + " {}»"},
     {"code", kLlama, "<|python_tag|>print(1)", "<|python_tag|>print(1)"},
 
     {"list", kMistral,

@@ -118,7 +118,7 @@ TEST_F(ChatRouteTest, WrongFieldsAreNamed) {
        {"5", "[5]", "{}", "true", "\"" + std::string(257, 'a') + "\"",
         "[" + std::string("\"a\",") + std::string("\"a\"") + ",null]"}},
       {"stream", {"\"yes\"", "5", "[]"}},
-      {"stream_options", {"5", "true", "{\"include_usage\": 5}"}},
+      {"stream_options", {"5", "true", "{}", "{\"include_usage\": 5}, \"stream\": true"}},
       {"seed", {"\"x\"", "1.5", "true", "99999999999999999999999"}},
       {"logprobs", {"\"yes\"", "5"}},
       {"top_logprobs", {"-1", "21", "1000", "\"x\"", "3"}},
