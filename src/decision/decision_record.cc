@@ -174,6 +174,25 @@ std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
   return static_cast<std::int64_t>(*number);
 }
 
+// True of the same text, and of the same number in any spelling: tables write 3 as "3.0".
+bool IsSameText(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const std::optional<double> number = ParseNumber<double>(a);
+  return number && number == ParseNumber<double>(b);
+}
+
+// The option that a text or number is; -1: none.
+std::int64_t NamedOption(const Question& question, const OrderedJson& answer) {
+  const std::string text = TextOf(answer);
+  const std::int64_t exact =
+      FindOption(question, answer.is_string() ? answer.get_ref<const std::string&>() : text);
+  if (exact >= 0) return exact;
+  const auto named = std::ranges::find_if(question.options, [&](const DecisionOption& option) {
+    return IsSameText(std::string(Trim(option.key)), text);
+  });
+  return named == question.options.end() ? -1 : named - question.options.begin();
+}
+
 // A question whose options are texts, of which each is its own key.
 Question ChoiceOf(std::string id, const OrderedJson& instructions, const OrderedJson& keys,
                   const std::string& where) {
@@ -190,13 +209,10 @@ Question ChoiceOf(std::string id, const OrderedJson& instructions, const Ordered
 OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
                        const std::string& where, bool are_numbers = false) {
   const auto index = IndexOf(answer);
-  const std::int64_t named =
-      answer.is_string() || are_numbers
-          ? FindOption(question, are_numbers ? TextOf(answer) : answer.get<std::string>())
-          : -1;
+  const std::int64_t named = answer.is_string() || are_numbers ? NamedOption(question, answer) : -1;
   if (named >= 0) {
     const bool is_other = index && *index != named && *index >= 0;
-    if (!is_other || *index >= std::ssize(question.options)) return answer;
+    if (!is_other || *index >= std::ssize(question.options)) return question.options[named].key;
     ThrowInvalidInput(
         "{}: {} names one option by its text and another by its number, which counts from 0: {}. "
         "Write options that are no numbers, such as \"2 stars\", or the answer as a list with a "
@@ -251,12 +267,13 @@ OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
   const std::string text = TextOf(answer);
   const auto count = std::ssize(question.options);
   const std::int64_t letter =
-      text.size() == 1 && text[0] >= 'A' && text[0] - 'A' < count ? text[0] - 'A' : -1;
-  const std::int64_t named = FindOption(question, text);
+      text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z' && text[0] - 'A' < count ? text[0] - 'A'
+                                                                                    : -1;
+  const std::int64_t named = NamedOption(question, answer);
   if (labels != nullptr && labels->is_array() && !labels->empty()) {
     // "3" and 3 are one label.
     const auto found = std::find_if(labels->begin(), labels->end(), [&](const OrderedJson& label) {
-      return TextOf(label) == text;
+      return IsSameText(TextOf(label), text);
     });
     const auto place = found - labels->begin();
     if (place < std::min<std::int64_t>(count, std::ssize(*labels))) {

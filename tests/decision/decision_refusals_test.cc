@@ -148,6 +148,9 @@ TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
   ExpectRefused([&] { label("1e300"); }, "label: 1e+300 is not among the options");
   EXPECT_EQ(label("1"), label(R"("[0, 1, 0]")"));
   EXPECT_EQ(label(R"("3")"), label("2"));
+  // As tables write numbers that may be missing.
+  EXPECT_EQ(label(R"("3.0")"), label("2"));
+  ExpectRefused([&] { label(R"("1.0")"); }, R"(label: "1.0" names one option by its text)");
   const auto choice = [&](const std::string& answer) {
     return target(R"({"question": "q", "choices": ["4", "3", "2", "1"], "answer": )" + answer +
                   "}");
@@ -158,6 +161,11 @@ TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
   EXPECT_EQ(choice(R"(" 0.0 ")"), choice("0"));
   ExpectRefused([&] { target(R"({"question": "q", "choices": [4, 3, 2, 1], "answer": 1})"); },
                 "answer: 1 names one option by its text and another by its number");
+  ExpectRefused([&] { target(R"({"question": "q", "choices": [4, 3, 2, 1], "answer": 3.0})"); },
+                "answer: 3.0 names one option by its text and another by its number");
+  const std::string labels =
+      R"({"question": "q", "choices": {"text": ["a", "b", "c"], "label": [1, 2, 3]}, "answer": )";
+  EXPECT_EQ(target(labels + "3.0}"), target(labels + "3}"));
   ExpectRefused([&] { target(R"({"question": "q", "choices": ["B", "A"], "answer": "A"})"); },
                 R"(answer: "A" names one choice by its text and another by its letter: B, A.)");
 }
