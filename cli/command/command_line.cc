@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -370,6 +371,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
   const std::vector<Argument> found = Scanner(arguments, text, table, notes).Scan();
 
   std::map<const Option*, const Argument*> given;  // nullptr: the configuration file
+  std::set<const Argument*> idle;                  // agree with an earlier one, or have yielded
   std::optional<std::string> config;
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);
@@ -377,11 +379,18 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const Argument& first = *place->second;
     // Two names of one option that say the same, such as --lora_r 8 --r 8.
     const bool agree = !is_new && HaveTwoNames(argument, first) && Agree(*option, argument, first);
+    if (agree) {
+      // What another one disagrees with is the one of the two that does not yield.
+      const bool is_first_idle = first.yields && !argument.yields;
+      idle.insert(is_first_idle ? &first : &argument);
+      if (is_first_idle) place->second = &argument;
+    }
     const bool adds = option != nullptr && option->repeats && !argument.bare && !first.bare;
     if (!is_new && !agree && first.yields != argument.yields) {
       const auto [yielded, other] =
           first.yields ? std::pair(&first, &argument) : std::pair(&argument, &first);
       notes.push_back(YieldNote(yielded->origin, other->origin, option->name));
+      idle.insert(yielded);
       place->second = other;
     } else if (!is_new && !agree && !adds) {
       const std::string name = option == nullptr ? "config" : option->name;
@@ -401,16 +410,15 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);
     // The configuration is read already.
-    if (option == nullptr) continue;
+    if (option == nullptr || idle.contains(&argument)) continue;
     if (given[option] == &argument) {
       SetFromNode(table, argument.key, argument.value, argument.origin);
-    } else if (option->repeats && !argument.foreign) {
+    } else {
       auto& items = *std::get<std::vector<std::string>*>(option->value);
       const std::vector<std::string> before = items;
       SetFromNode(table, argument.key, argument.value, argument.origin);
       items.insert(items.begin(), before.begin(), before.end());
     }
-    // Otherwise the second of two that agree, or one that yielded.
   }
   return false;
 }

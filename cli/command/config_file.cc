@@ -119,8 +119,13 @@ class Reader {
     const std::string before = option->ToString();
     const auto [place, is_new] = sources_.emplace(option, source);
     set();
-    if (is_new || option->ToString() == before) return;
+    if (is_new) return;
     Source& earlier = place->second;
+    if (option->ToString() == before) {
+      // What another one disagrees with is the one of the two that does not yield.
+      if (earlier.yields) earlier = source;
+      return;
+    }
     if (earlier.yields == source.yields) {
       ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", source.origin,
                         option->name, earlier.place);

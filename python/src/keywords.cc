@@ -116,8 +116,13 @@ class Setter {
     const std::string before = option->ToString();
     SetFromNode(table_, key, value, source.keyword);
     // Scripts say things twice for several trainers.
-    if (is_new || option->ToString() == before) return;
+    if (is_new) return;
     Source& earlier = place->second;
+    if (option->ToString() == before) {
+      // What another one disagrees with is the one of the two that does not yield.
+      if (earlier.yields) earlier = source;
+      return;
+    }
     if (earlier.yields == source.yields) {
       ThrowInvalidInput("{} and {} both set {}; keep one", earlier.keyword, source.keyword,
                         option->name);

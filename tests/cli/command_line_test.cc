@@ -198,6 +198,11 @@ TEST_F(CommandLineTest, AListThatRepeatsAddsItems) {
   table_.Find("dataset")->repeats = true;
   Parse({"--model", "m", "--dataset", "a,b", "--datasets=c", "--dataset", "d"});
   EXPECT_THAT(dataset_, ElementsAre("a", "b", "c", "d"));
+  // Two names that say the same say it once, whichever comes first.
+  Parse({"--model", "m", "--dataset", "a", "--data_files", "a", "--dataset", "b"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+  Parse({"--model", "m", "--data_files", "a", "--dataset", "a"});
+  EXPECT_THAT(dataset_, ElementsAre("a"));
   // Over the configuration file, not in addition to it.
   const std::string yaml = Write("run.yaml", "model: m\ndataset: [x, y]\n");
   Parse({"--config", yaml, "--dataset", "a", "--dataset", "b"});

@@ -227,6 +227,14 @@ TEST_F(ForeignOptionTest, ALoadTypeYieldsToTheTypeOfProducts) {
   }
   EXPECT_THAT(TrainError({"--torch_dtype", "bfloat16", "--dtype", "float32"}),
               HasSubstr("compute_dtype is given twice"));
+  // Whom one that yields agrees with does not yield.
+  EXPECT_THAT(TrainError({"--torch_dtype", "bfloat16", "--bnb_4bit_compute_dtype", "bfloat16",
+                          "--compute_dtype", "float32"}),
+              HasSubstr("compute_dtype is given twice"));
+  EXPECT_THAT(TrainError({Write("three.yaml",
+                                "torch_dtype: bfloat16\nbnb_4bit_compute_dtype: bfloat16\n"
+                                "compute_dtype: float32\n")}),
+              HasSubstr("compute_dtype is given twice"));
 }
 
 TEST_F(ForeignOptionTest, WorkInYaml) {
