@@ -174,11 +174,16 @@ std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
   return static_cast<std::int64_t>(*number);
 }
 
-// True of the same text, and of the same number in any spelling: tables write 3 as "3.0".
-bool IsSameText(const std::string& a, const std::string& b) {
-  if (a == b) return true;
-  const std::optional<double> number = ParseNumber<double>(a);
-  return number && number == ParseNumber<double>(b);
+// The place of a text among others; where it is none of them, of the same number in another
+// spelling: tables write 3 as "3.0". -1: none.
+std::int64_t PlaceOf(const std::vector<std::string>& texts, const std::string& text) {
+  auto place = std::ranges::find(texts, text);
+  const std::optional<double> number = ParseNumber<double>(text);
+  // Beyond that, doubles do not tell whole numbers apart.
+  if (place == texts.end() && number && std::abs(*number) < 0x1p53) {
+    place = std::ranges::find(texts, number, ParseNumber<double>);
+  }
+  return place == texts.end() ? -1 : place - texts.begin();
 }
 
 // The option that a text or number is; -1: none.
@@ -187,10 +192,9 @@ std::int64_t NamedOption(const Question& question, const OrderedJson& answer) {
   const std::int64_t exact =
       FindOption(question, answer.is_string() ? answer.get_ref<const std::string&>() : text);
   if (exact >= 0) return exact;
-  const auto named = std::ranges::find_if(question.options, [&](const DecisionOption& option) {
-    return IsSameText(std::string(Trim(option.key)), text);
-  });
-  return named == question.options.end() ? -1 : named - question.options.begin();
+  std::vector<std::string> keys;
+  for (const DecisionOption& option : question.options) keys.emplace_back(Trim(option.key));
+  return PlaceOf(keys, text);
 }
 
 // A question whose options are texts, of which each is its own key.
@@ -272,13 +276,10 @@ OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
   const std::int64_t named = NamedOption(question, answer);
   if (labels != nullptr && labels->is_array() && !labels->empty()) {
     // "3" and 3 are one label.
-    const auto found = std::find_if(labels->begin(), labels->end(), [&](const OrderedJson& label) {
-      return IsSameText(TextOf(label), text);
-    });
-    const auto place = found - labels->begin();
-    if (place < std::min<std::int64_t>(count, std::ssize(*labels))) {
-      return question.options[place].key;
-    }
+    std::vector<std::string> texts;
+    for (const OrderedJson& label : *labels) texts.push_back(TextOf(label));
+    const std::int64_t place = PlaceOf(texts, text);
+    if (place >= 0 && place < count) return question.options[place].key;
     if (named < 0 && (letter >= 0 || IndexOf(answer).value_or(-1) >= 0)) {
       ThrowInvalidInput("{}: {} is not among the labels {}", where, ShortJson(answer),
                         ShortJson(*labels));

@@ -166,6 +166,12 @@ TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
   const std::string labels =
       R"({"question": "q", "choices": {"text": ["a", "b", "c"], "label": [1, 2, 3]}, "answer": )";
   EXPECT_EQ(target(labels + "3.0}"), target(labels + "3}"));
+  // One double for both; and two spellings of one number, of which each is a label.
+  const std::string alike = R"({"question": "q", "choices": {"text": ["a", "b"], "label":)";
+  const auto second = target(alike + R"(["x", "y"]}, "answer": "y"})");
+  EXPECT_EQ(target(alike + R"([9007199254740992, 9007199254740993]}, "answer": 9007199254740993})"),
+            second);
+  EXPECT_EQ(target(alike + R"(["1", "1.0"]}, "answer": "1.0"})"), second);
   ExpectRefused([&] { target(R"({"question": "q", "choices": ["B", "A"], "answer": "A"})"); },
                 R"(answer: "A" names one choice by its text and another by its letter: B, A.)");
 }
