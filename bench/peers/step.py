@@ -28,7 +28,7 @@ def measure_qlora(o, dtype, checkpoint):
     rows = run([o.bench, "step", "--json", "--steps", str(o.steps),
                 "--num_hidden_layers", str(o.layers), "--max_length", str(o.length),
                 "--per_device_train_batch_size", str(o.batch), "--compute_dtype", dtype,
-                "--objectives", o.objective,
+                "--objectives", o.objective, "--int8_backward", o.int8_backward,
                 "--recompute", "layer" if checkpoint else "none"])["results"]
     return {"tokens_per_second": rows[0]["value"], "peak_bytes": rows[-1]["value"] * 1e9}
 
@@ -48,6 +48,8 @@ def main():
     parser.add_argument("--objective", choices=["supervised", "preference"], default="supervised",
                         help="preference: DPO on pairs of as many tokens, each prompt counted once")
     parser.add_argument("--compute_dtype", default="auto", help="of qlora, beside 16-bit bases")
+    parser.add_argument("--int8_backward", choices=["true", "false"], default="false",
+                        help="of qlora, with --compute_dtype int8")
     for name, value in DEFAULTS.items():
         parser.add_argument("--" + name, type=int, default=value)
     o = parser.parse_args()

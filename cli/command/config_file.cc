@@ -1,10 +1,9 @@
 #include "command/config_file.h"
 
-#include <map>
-
 #include "base/check.h"
 #include "base/file.h"
 #include "foreign/foreign_option.h"
+#include "foreign/option_sources.h"
 #include "foreign/yaml_options.h"
 #include "migrate/migrate.h"
 #include "records/file_format.h"
@@ -36,7 +35,7 @@ std::string Place(const fs::path& path, const YAML::Mark& mark) {
 class Reader {
  public:
   Reader(const fs::path& path, OptionTable& table, std::vector<std::string>& notes)
-      : path_(path), table_(table), notes_(notes) {}
+      : path_(path), table_(table), notes_(notes), sources_(table, notes) {}
 
   void Read(const YAML::Node& root) {
     // A file of comments alone.
@@ -64,18 +63,11 @@ class Reader {
       CheckKnown(key, place);
       // "key:" leaves the default, as in the schema.
       if (entry.second.IsNull()) continue;
-      SetOnce(key, {place, place}, [&] { SetOurs(key, entry.second, place); });
+      sources_.Set(key, {place, place}, [&] { SetOurs(key, entry.second, place); });
     }
   }
 
  private:
-  // A key of the file that sets an option.
-  struct Source {
-    std::string origin;   // for messages about it
-    std::string place;    // "run.yaml:3"
-    bool yields = false;  // ForeignOption::yields
-  };
-
   void SetOurs(const std::string& key, const YAML::Node& value, const std::string& place) {
     if (value.IsScalar()) {
       // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
@@ -111,41 +103,13 @@ class Reader {
     return plain;
   }
 
-  // Sets an option by set(). Two keys that agree are not a mistake: files for several trainers say
-  // things twice.
-  template <typename Set>
-  void SetOnce(const std::string& key, const Source& source, const Set& set) {
-    const Option* option = table_.Find(key);
-    const std::string before = option->ToString();
-    const auto [place, is_new] = sources_.emplace(option, source);
-    set();
-    if (is_new) return;
-    Source& earlier = place->second;
-    if (option->ToString() == before) {
-      // What another one disagrees with is the one of the two that does not yield.
-      if (earlier.yields) earlier = source;
-      return;
-    }
-    if (earlier.yields == source.yields) {
-      ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", source.origin,
-                        option->name, earlier.place);
-    }
-    if (source.yields) {
-      table_.Set(option->name, before, source.origin);
-      notes_.push_back(YieldNote(source.origin, earlier.place, option->name));
-    } else {
-      notes_.push_back(YieldNote(earlier.origin, source.place, option->name));
-      earlier = source;
-    }
-  }
-
   // Translates a key or a value of another program.
   void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
                  const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
     for (const auto& [ours, node] : option.settings) {
-      SetOnce(ours, {origin, place, option.yields},
-              [&, &ours = ours, &node = node] { SetFromNode(table_, ours, node, origin); });
+      sources_.Set(ours, {origin, place, option.yields},
+                   [&, &ours = ours, &node = node] { SetFromNode(table_, ours, node, origin); });
     }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
@@ -191,8 +155,8 @@ class Reader {
                           format_, value);
       }
       format_ = value;
-      SetOnce("dataset_format", {place, place},
-              [&] { table_.Set("dataset_format", value, place); });
+      sources_.Set("dataset_format", {place, place},
+                   [&] { table_.Set("dataset_format", value, place); });
     }
     if (path.empty())
       ThrowInvalidInput("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
@@ -202,7 +166,7 @@ class Reader {
   const fs::path& path_;
   OptionTable& table_;
   std::vector<std::string>& notes_;
-  std::map<const Option*, Source> sources_;
+  OptionSources sources_;
   std::string format_;  // of the datasets that name one
 };
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/spelling.h"
 #include "foreign/foreign_option.h"
+#include "foreign/option_sources.h"
 #include "foreign/yaml_options.h"
 
 namespace qlora::python {
@@ -88,15 +89,16 @@ class Setter {
     // As keyword arguments of Python do.
     if (value.is_none()) return;
     if (option != nullptr && TakesJson(*option) && !py::isinstance<py::str>(value)) {
-      return SetOurs(key, {key}, YAML::Node(JsonText(py::reinterpret_borrow<py::object>(value))));
+      return SetOurs(key, {key, key},
+                     YAML::Node(JsonText(py::reinterpret_borrow<py::object>(value))));
     }
     const YAML::Node node = NodeOf(value);
     const bool is_ours =
         option != nullptr && !(node.IsScalar() && IsForeignValue(table_, key, node.Scalar()));
-    if (is_ours) return SetOurs(key, {key}, node);
+    if (is_ours) return SetOurs(key, {key, key}, node);
     const ForeignOption foreign = TranslateOption(table_, key, node, key);
     for (const auto& [ours, setting] : foreign.settings) {
-      SetOurs(ours, {key, foreign.yields}, setting);
+      SetOurs(ours, {key, key, foreign.yields}, setting);
     }
     notes_.insert(notes_.end(), foreign.notes.begin(), foreign.notes.end());
   }
@@ -104,41 +106,13 @@ class Setter {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  // The keyword that sets an option.
-  struct Source {
-    std::string keyword;
-    bool yields = false;  // ForeignOption::yields
-  };
-
-  void SetOurs(const std::string& key, const Source& source, const YAML::Node& value) {
-    const Option* option = table_.Find(key);
-    const auto [place, is_new] = given_.emplace(option, source);
-    const std::string before = option->ToString();
-    SetFromNode(table_, key, value, source.keyword);
-    // Scripts say things twice for several trainers.
-    if (is_new) return;
-    Source& earlier = place->second;
-    if (option->ToString() == before) {
-      // What another one disagrees with is the one of the two that does not yield.
-      if (earlier.yields) earlier = source;
-      return;
-    }
-    if (earlier.yields == source.yields) {
-      ThrowInvalidInput("{} and {} both set {}; keep one", earlier.keyword, source.keyword,
-                        option->name);
-    }
-    if (source.yields) {
-      table_.Set(option->name, before, source.keyword);
-      notes_.push_back(YieldNote(source.keyword, earlier.keyword, option->name));
-    } else {
-      notes_.push_back(YieldNote(earlier.keyword, source.keyword, option->name));
-      earlier = source;
-    }
+  void SetOurs(const std::string& key, const OptionSource& source, const YAML::Node& value) {
+    sources_.Set(key, source, [&] { SetFromNode(table_, key, value, source.place); });
   }
 
   OptionTable& table_;
-  std::map<const Option*, Source> given_;
   std::vector<std::string> notes_;
+  OptionSources sources_{table_, notes_};
 };
 
 }  // namespace

@@ -163,7 +163,7 @@ SimdKernels ParseSimdKernels(std::string_view text) {
   if (plus == text.npos) return {target, best};
   const Int8Dots dots = FindNamed(kInt8Dots, text.substr(plus + 1), " behind the plus");
   if (!HasInt8Dots(target, dots)) {
-    ThrowInvalidInput("QLORA_TARGET: this machine has at most {}+{}, found {}", NameOf(target),
+    ThrowInvalidInput("QLORA_TARGET: {} has at most +{} on this machine, found {}", NameOf(target),
                       NameOf(best), text);
   }
   return {target, dots};

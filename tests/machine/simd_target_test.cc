@@ -88,7 +88,7 @@ TEST(SimdTargets, ErrorsNameTheChoices) {
                           std::string(dots) + "'"));
   }
   EXPECT_THAT(ErrorOf("scalar+amx"),
-              HasSubstr("this machine has at most scalar+float, found scalar+amx"));
+              HasSubstr("scalar has at most +float on this machine, found scalar+amx"));
   if (SimdTargets().back() != SimdTarget::kAmx) {
     EXPECT_THAT(ErrorOf("amx"), HasSubstr("this machine has at most "));
   }

@@ -225,7 +225,7 @@ def test_names_of_other_trainers(tmp_path):
     ({"push_to_hub": True}, "push_to_hub: not an option of qlora: nothing leaves this machine"),
     ({"hf_file": "x.gguf"}, "models are folders: write `qlora pull ORG/NAME`, then model ORG/NAME"),
     ({"batch_size": 2, "bogus": 1}, "bogus: unknown option 'bogus'"),
-    ({"max_steps": 4, "iters": 5}, "max_steps and iters both set max_steps"),
+    ({"max_steps": 4, "iters": 5}, "iters: max_steps is given twice, the first time at max_steps; keep one"),
     ({"max_new_tokens": 4}, "max_new_tokens"),
 ])
 def test_what_is_not_there_says_what_to_write(tmp_path, options, message):
