@@ -65,8 +65,11 @@ TrainingData SplitDataset(const Dataset& dataset, double size, std::uint64_t see
     held_out += std::ssize(groups[g]);
   }
   if (held_out >= records) {
-    ThrowInvalidInput("{}: all records are about one state, which is not divided",
-                      use == SplitUse::kEvaluation ? "val_set_size" : "calibration_size");
+    ThrowInvalidInput(
+        "{}: all records are about one state, which is not divided; give records about other "
+        "states, or a file of its own as {}",
+        use == SplitUse::kEvaluation ? "val_set_size" : "calibration_size",
+        use == SplitUse::kEvaluation ? "eval_dataset" : "calibration_dataset");
   }
   // Both parts in the order of the files: reading goes forward through each file, and shuffling is
   // the business of the epochs.

@@ -208,12 +208,12 @@ Question ChoiceOf(std::string id, const OrderedJson& instructions, const Ordered
 // Returns the key of the option that an answer names by its key or its number; other answers as
 // they are. -1 says that nobody knows. Errors: InvalidInput for a number that no option has, and
 // for text that is the key of one option and the number of another: tables hold numbers as text, so
-// that the same rows would be read otherwise from another kind of file. are_numbers: the options
-// are, so that a number may be meant as one of them, too.
+// that the same rows would be read otherwise from another kind of file. has_numbers: some
+// options are numbers, so that a number may be meant as one of them, too.
 OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
-                       const std::string& where, bool are_numbers = false) {
+                       const std::string& where, bool has_numbers = false) {
   const auto index = IndexOf(answer);
-  const std::int64_t named = answer.is_string() || are_numbers ? NamedOption(question, answer) : -1;
+  const std::int64_t named = answer.is_string() || has_numbers ? NamedOption(question, answer) : -1;
   if (named >= 0) {
     const bool is_other = index && *index != named && *index >= 0;
     if (!is_other || *index >= std::ssize(question.options)) return question.options[named].key;
@@ -291,9 +291,9 @@ OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
         "the number of the choice, which counts from 0",
         where, ShortJson(answer), ListOfOptions(question));
   }
-  const bool are_numbers = std::all_of(
+  const bool has_numbers = std::any_of(
       choices.begin(), choices.end(), [](const OrderedJson& choice) { return choice.is_number(); });
-  return KeyOfIndex(question, answer, where, are_numbers);
+  return KeyOfIndex(question, answer, where, has_numbers);
 }
 
 DecisionRecord ReadMultipleChoice(const OrderedJson& record, const DecisionFields& fields) {

@@ -15,7 +15,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The sum of exp((score - highest) * inverse), as each alone but for the order: of all tokens,
 // whose number is the largest here.
-double SumOfWeights(std::span<const float> scores, double highest, double inverse) {
+HWY_ATTR double SumOfWeights(std::span<const float> scores, double highest, double inverse) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> f;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));

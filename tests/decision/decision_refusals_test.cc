@@ -161,6 +161,8 @@ TEST(DecisionRefusalsTest, RefusesTextThatNamesTwoOptions) {
   EXPECT_EQ(choice(R"(" 0.0 ")"), choice("0"));
   ExpectRefused([&] { target(R"({"question": "q", "choices": [4, 3, 2, 1], "answer": 1})"); },
                 "answer: 1 names one option by its text and another by its number");
+  ExpectRefused([&] { target(R"({"question": "q", "choices": [4, "none", 1], "answer": 1})"); },
+                "answer: 1 names one option by its text and another by its number");
   ExpectRefused([&] { target(R"({"question": "q", "choices": [4, 3, 2, 1], "answer": 3.0})"); },
                 "answer: 3.0 names one option by its text and another by its number");
   const std::string labels =
