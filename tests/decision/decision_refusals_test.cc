@@ -1,6 +1,13 @@
 // Records of decisions that are refused, each with the field that is wrong.
-#include <string>
+#include <fmt/format.h>
 
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
 #include "decision/decision_record.h"
 #include "io/json.h"
 #include "io/test_util.h"
@@ -193,6 +200,49 @@ TEST(DecisionRefusalsTest, LabelsOfChoicesDecideWhatAnAnswerNames) {
     ExpectRefused([&] { target(labels, "0"); }, "answerKey: 0 is not among the labels");
     ExpectRefused([&] { target(labels, R"("B")"); }, "answerKey: \"B\" is not among the labels");
   }
+}
+
+// Rows of JSON Lines, of CSV, and of a table that was written with missing numbers: an answer is
+// refused, or is the same option. No label is 1.0: labels 1 and 1.0 are two.
+TEST(DecisionRefusalsTest, ReadsAnAnswerAlikeHoweverATableWritesIt) {
+  constexpr const char* kTexts[] = {"0",        "1",       "2",       "3",       "2.5",    R"("0")",
+                                    R"("1")",   R"("2")",  R"("3")",  R"("A")",  R"("B")", R"("C")",
+                                    R"("yes")", R"("-1")", R"("no")", R"("1.0")"};
+  const RandomKey key = MakeKey(1, RandomPlace::kTest);
+  std::uint64_t next = 0;
+  const auto list = [&](std::uint64_t count, std::uint64_t of) {
+    std::string out;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      out += (i > 0 ? ", " : "") + std::string(kTexts[RandomBelow(key, next++, of)]);
+    }
+    return "[" + out + "]";
+  };
+  int read = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const std::uint64_t count = 2 + RandomBelow(key, next++, 3);
+    const std::string texts = list(count, std::size(kTexts));
+    const bool has_labels = RandomBelow(key, next++, 2) == 1;
+    const std::string choices = has_labels ? fmt::format(R"({{"text": {}, "label": {}}})", texts,
+                                                         list(count, std::size(kTexts) - 1))
+                                           : texts;
+    const auto number = static_cast<int>(RandomBelow(key, next++, 6)) - 1;
+    std::string first;
+    std::optional<std::vector<double>> expected;
+    for (const char* form : {"{}", "{}.0", R"("{}")", R"("{}.0")", R"(" {} ")"}) {
+      const std::string record = fmt::format(R"({{"question": "q", "choices": {}, "answer": {}}})",
+                                             choices, fmt::format(fmt::runtime(form), number));
+      std::optional<std::vector<double>> target;
+      try {
+        target = ReadDecisionRecord(OrderedJson::parse(record), {}).targets.front();
+      } catch (const Error&) {
+        continue;
+      }
+      ++read;
+      if (first.empty()) std::tie(first, expected) = std::pair(record, target);
+      EXPECT_EQ(target, expected) << record << "\n" << first;
+    }
+  }
+  EXPECT_GT(read, 4000);
 }
 
 }  // namespace
