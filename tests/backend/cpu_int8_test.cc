@@ -2,7 +2,9 @@
 // bias and adapter as they are. Those that are not the fastest of their target have fewer cases of
 // what does not depend on them.
 #include "backend/cpu/gemm/kernels.h"
+#include "backend/cpu/int8/coded_panels.h"
 #include "backend/cpu/int8/int8_product.h"
+#include "backend/int8/codes.h"
 #include "backend/simd_kernels.h"
 #include "backend/test_linear.h"
 
@@ -381,14 +383,25 @@ TEST_P(CpuInt8, NeedsNoMoreWorkspaceThanBfloat16) {
     EXPECT_LE(coded->WorkspaceBytes(limits), floats->WorkspaceBytes(limits)) << rows;
   }
   // Serving: the rows of each of 16 adapters are rounded up to kInt8Vector lanes in place of a
-  // vector of float32; a lane has two sums for each of 64 rows, of each of two workers.
+  // vector of the other type; a lane has two sums for each of 64 rows, of each of two workers. A
+  // panel has scales, starts and columns of spikes beside its codes, which is more than eight lanes
+  // of bfloat16 have.
   limits.any_order = true;
   limits.gradient_rows = 0;
-  const std::int64_t lanes = 16 * (cpu::kInt8Vector - cpu::SelectKernels(DType::kBF16).vector);
+  const cpu::Kernels& kernels = cpu::SelectKernels(DType::kBF16);
+  const std::int64_t lanes = 16 * (cpu::kInt8Vector - kernels.vector);
+  const std::int64_t groups = limits.features / int8::kGroup;
+  const std::int64_t coded_panel =
+      cpu::kInt8Vector *
+          (limits.features + groups * static_cast<std::int64_t>(sizeof(float) + sizeof(int))) +
+      limits.features * static_cast<std::int64_t>(sizeof(cpu::SpikeColumn));
+  const std::int64_t float_panel =
+      kernels.vector * limits.features * (ElementType(kernels) == DType::kBF16 ? 2 : 4);
+  const std::int64_t panels = 16 * std::max<std::int64_t>(0, coded_panel - float_panel);
   for (const std::int64_t rows : {1, 64, 512, 4096}) {
     limits.rows = rows;
     EXPECT_LE(coded->WorkspaceBytes(limits),
-              floats->WorkspaceBytes(limits) + lanes * 2 * 64 * sizeof(float) * 2)
+              floats->WorkspaceBytes(limits) + panels + lanes * 2 * 64 * sizeof(float) * 2)
         << rows;
   }
 }
