@@ -13,8 +13,8 @@
 //
 // Products in 8 bits have codes in place of values, and sums that are exact (int8/).
 //
-// gemm/*-inl.h compile for several instruction sets (Highway), x86/ has intrinsics of one
-// architecture; the fastest is chosen at run time (machine/simd_target.h).
+// gemm/*-inl.h and int8/ compile for several instruction sets (Highway), x86/ and arm/ have
+// instructions of one architecture; the fastest is chosen at run time (machine/simd_target.h).
 #ifndef QLORA_BACKEND_CPU_MACHINE_H_
 #define QLORA_BACKEND_CPU_MACHINE_H_
 

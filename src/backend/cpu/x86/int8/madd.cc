@@ -1,5 +1,6 @@
 // Products of codes for processors without vpdpbusd: vpmaddwd adds two products of 16 bits, so
-// codes are widened. (vpmaddubsw, which reads bytes, saturates: 2 * 127 * 255 > 32767.)
+// codes are widened. (vpmaddubsw, which reads bytes, saturates with codes + 128: 2 * 127 * 255 >
+// 32767.)
 //
 //   panel       | lane 0: k0 k1 | lane 1: k0 k1 | ...
 //   times a row | k0 k1         | k0 k1         | ...
