@@ -28,7 +28,8 @@ def measure_qlora(o, dtype, checkpoint):
     rows = run([o.bench, "step", "--json", "--steps", str(o.steps),
                 "--num_hidden_layers", str(o.layers), "--max_length", str(o.length),
                 "--per_device_train_batch_size", str(o.batch), "--compute_dtype", dtype,
-                "--objectives", o.objective, "--int8_backward", o.int8_backward,
+                "--objectives", o.objective,
+                *(["--int8_backward", o.int8_backward] if dtype == "int8" else []),
                 "--recompute", "layer" if checkpoint else "none"])["results"]
     return {"tokens_per_second": rows[0]["value"], "peak_bytes": rows[-1]["value"] * 1e9}
 

@@ -66,8 +66,8 @@ TrainingData SplitDataset(const Dataset& dataset, double size, std::uint64_t see
   }
   if (held_out >= records) {
     ThrowInvalidInput(
-        "{}: all records are about one state, which is not divided; give records about other "
-        "states, or a file of its own as {}",
+        "{}: records about one state stay together, and all records would be held out; give "
+        "another size or seed, records about other states, or a file of its own as {}",
         use == SplitUse::kEvaluation ? "val_set_size" : "calibration_size",
         use == SplitUse::kEvaluation ? "eval_dataset" : "calibration_dataset");
   }

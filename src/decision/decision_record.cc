@@ -223,7 +223,8 @@ OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
         "probability for each option",
         where, ShortJson(answer), ListOfOptions(question));
   }
-  if (!index || *index == -1) return answer;
+  if (!index) return answer;
+  if (*index == -1) return -1;
   if (*index < 0 || *index >= std::ssize(question.options)) {
     const bool may_begin_at_1 = *index == std::ssize(question.options);
     ThrowInvalidInput("{}: label {} is not among the {} names: {}{}", where, *index,
@@ -280,7 +281,8 @@ OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
     for (const OrderedJson& label : *labels) texts.push_back(TextOf(label));
     const std::int64_t place = PlaceOf(texts, text);
     if (place >= 0 && place < count) return question.options[place].key;
-    if (named < 0 && (letter >= 0 || IndexOf(answer).value_or(-1) >= 0)) {
+    if (named >= 0) return question.options[named].key;
+    if (letter >= 0 || IndexOf(answer).value_or(-1) >= 0) {
       ThrowInvalidInput("{}: {} is not among the labels {}", where, ShortJson(answer),
                         ShortJson(*labels));
     }

@@ -198,12 +198,28 @@ TEST(DecisionRefusalsTest, LabelsOfChoicesDecideWhatAnAnswerNames) {
     EXPECT_EQ(target(labels, "3"), target(R"(["A", "B", "C"])", R"("C")")) << labels;
     EXPECT_EQ(target(labels, R"("3")"), target(labels, "3")) << labels;
     ExpectRefused([&] { target(labels, "0"); }, "answerKey: 0 is not among the labels");
+    for (const char* unknown : {"-1", "-1.0", R"("-1")", R"("-1.0")", R"(" -1 ")"}) {
+      EXPECT_FALSE(target(labels, unknown)) << unknown;
+    }
     ExpectRefused([&] { target(labels, R"("B")"); }, "answerKey: \"B\" is not among the labels");
   }
 }
 
+// Not the place of one: those have labels.
+TEST(DecisionRefusalsTest, TakesTheTextOfAChoiceThatHasAnotherLabel) {
+  const auto target = [](const std::string& answer) {
+    const std::string record =
+        R"({"question": "q", "choices": {"text": ["4", "none", "1"], "label": ["A", "B", "C"]}, )"
+        R"("answer": )" +
+        answer + "}";
+    return ReadDecisionRecord(OrderedJson::parse(record), {}).targets.front();
+  };
+  EXPECT_EQ(target("1"), target(R"("C")"));
+  EXPECT_EQ(target(R"("1.0")"), target(R"("C")"));
+}
+
 // Rows of JSON Lines, of CSV, and of a table that was written with missing numbers: an answer is
-// refused, or is the same option. No label is 1.0: labels 1 and 1.0 are two.
+// refused, or is the same option. Beside labels nothing is 1.0: 1 and 1.0 are two of them.
 TEST(DecisionRefusalsTest, ReadsAnAnswerAlikeHoweverATableWritesIt) {
   constexpr const char* kTexts[] = {"0",        "1",       "2",       "3",       "2.5",    R"("0")",
                                     R"("1")",   R"("2")",  R"("3")",  R"("A")",  R"("B")", R"("C")",
@@ -220,11 +236,11 @@ TEST(DecisionRefusalsTest, ReadsAnAnswerAlikeHoweverATableWritesIt) {
   int read = 0;
   for (int i = 0; i < 4000; ++i) {
     const std::uint64_t count = 2 + RandomBelow(key, next++, 3);
-    const std::string texts = list(count, std::size(kTexts));
     const bool has_labels = RandomBelow(key, next++, 2) == 1;
-    const std::string choices = has_labels ? fmt::format(R"({{"text": {}, "label": {}}})", texts,
-                                                         list(count, std::size(kTexts) - 1))
-                                           : texts;
+    const auto drawn = [&] { return list(count, std::size(kTexts) - (has_labels ? 1 : 0)); };
+    const std::string texts = drawn();
+    const std::string choices =
+        has_labels ? fmt::format(R"({{"text": {}, "label": {}}})", texts, drawn()) : texts;
     const auto number = static_cast<int>(RandomBelow(key, next++, 6)) - 1;
     std::string first;
     std::optional<std::vector<double>> expected;
