@@ -18,7 +18,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 13;
+constexpr int kEncodingVersion = 14;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
