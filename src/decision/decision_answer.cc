@@ -26,11 +26,17 @@ class AnswerReader {
     return Hard(question_.type == QuestionType::kScore ? LevelOf(answer) : KeyOf(answer));
   }
 
-  // True for -1, unless an option is called so.
+  // True for -1 in any spelling, "-1.0" of tables too, unless an option is called so.
   bool IsUnknown(const OrderedJson& answer) const {
     if (answer.is_null()) return true;
-    return (answer == -1 || answer == "-1") && FindOption(question_, "-1") < 0 &&
-           !FindLevel(answer);
+    const auto is_minus_one = [](const std::string& text) {
+      return ParseNumber<double>(Trim(text)) == -1;
+    };
+    const bool is_called_so =
+        std::ranges::any_of(question_.options, is_minus_one, &DecisionOption::key);
+    return is_minus_one(answer.is_string() ? answer.get_ref<const std::string&>()
+                                           : FormatJson(answer)) &&
+           !is_called_so && !FindLevel(answer);
   }
 
  private:

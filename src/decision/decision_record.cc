@@ -223,8 +223,7 @@ OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
         "probability for each option",
         where, ShortJson(answer), ListOfOptions(question));
   }
-  if (!index) return answer;
-  if (*index == -1) return -1;
+  if (!index || *index == -1) return answer;
   if (*index < 0 || *index >= std::ssize(question.options)) {
     const bool may_begin_at_1 = *index == std::ssize(question.options);
     ThrowInvalidInput("{}: label {} is not among the {} names: {}{}", where, *index,

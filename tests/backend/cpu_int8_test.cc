@@ -1,12 +1,15 @@
 // Products in 8 bits: every kernel has the bits of the scalar definition, in all shapes, and leaves
 // bias and adapter as they are. Those that are not the fastest of their target have fewer cases of
 // what does not depend on them.
+#include <algorithm>
+#include <vector>
+
 #include "backend/cpu/gemm/kernels.h"
 #include "backend/cpu/int8/coded_panels.h"
 #include "backend/cpu/int8/int8_product.h"
-#include "backend/int8/codes.h"
 #include "backend/simd_kernels.h"
 #include "backend/test_linear.h"
+#include "base/arena.h"
 
 namespace qlora::testing_util {
 namespace {
@@ -390,14 +393,14 @@ TEST_P(CpuInt8, NeedsNoMoreWorkspaceThanBfloat16) {
   limits.gradient_rows = 0;
   const cpu::Kernels& kernels = cpu::SelectKernels(DType::kBF16);
   const std::int64_t lanes = 16 * (cpu::kInt8Vector - kernels.vector);
-  const std::int64_t groups = limits.features / int8::kGroup;
-  const std::int64_t coded_panel =
-      cpu::kInt8Vector *
-          (limits.features + groups * static_cast<std::int64_t>(sizeof(float) + sizeof(int))) +
-      limits.features * static_cast<std::int64_t>(sizeof(cpu::SpikeColumn));
-  const std::int64_t float_panel =
-      kernels.vector * limits.features * (ElementType(kernels) == DType::kBF16 ? 2 : 4);
-  const std::int64_t panels = 16 * std::max<std::int64_t>(0, coded_panel - float_panel);
+  std::vector<IndexRange> adapters;
+  for (std::int64_t i = 0; i < 16; ++i) adapters.push_back({i, i + 1});
+  Carver coded_panels;
+  cpu::CodedPanels(coded_panels, adapters, limits.features, /*are_single=*/false);
+  Carver float_panels;
+  float_panels.Matrix(ElementType(kernels), 16 * kernels.vector, limits.features);
+  const std::size_t panels =
+      std::max(coded_panels.bytes(), float_panels.bytes()) - float_panels.bytes();
   for (const std::int64_t rows : {1, 64, 512, 4096}) {
     limits.rows = rows;
     EXPECT_LE(coded->WorkspaceBytes(limits),

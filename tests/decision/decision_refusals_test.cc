@@ -205,6 +205,24 @@ TEST(DecisionRefusalsTest, LabelsOfChoicesDecideWhatAnAnswerNames) {
   }
 }
 
+// In any spelling, of any form of record; where an option is called so, the option.
+TEST(DecisionRefusalsTest, MinusOneIsUnknown) {
+  const auto target = [](const std::string& criteria, const std::string& answer) {
+    return ReadDecisionRecord(
+               OrderedJson::parse(
+                   R"({"state": "s", "type": "choice", "instructions": "?", "criteria": )" +
+                   criteria + R"(, "answer": )" + answer + "}"),
+               {})
+        .targets.front();
+  };
+  for (const char* unknown : {"-1", "-1.0", R"("-1")", R"("-1.0")", R"(" -1 ")"}) {
+    EXPECT_FALSE(target(R"(["a", "b"])", unknown)) << unknown;
+  }
+  for (const std::string name : {R"("-1")", R"("-1.0")"}) {
+    EXPECT_TRUE(target(R"(["a", )" + name + "]", name)) << name;
+  }
+}
+
 // Not the place of one: those have labels.
 TEST(DecisionRefusalsTest, TakesTheTextOfAChoiceThatHasAnotherLabel) {
   const auto target = [](const std::string& answer) {

@@ -215,6 +215,18 @@ def test_names_of_other_trainers(tmp_path):
     assert (config["lora_r"], config["max_steps"], config["compute_dtype"]) == ("2", "1", "bfloat16")
 
 
+@pytest.mark.parametrize("names", [("torch_dtype", "bnb_4bit_compute_dtype"),
+                                   ("bnb_4bit_compute_dtype", "torch_dtype")])
+def test_the_type_of_a_checkpoint_yields_to_that_of_products(tmp_path, names):
+    values = {"torch_dtype": "bfloat16", "bnb_4bit_compute_dtype": "float32"}
+    note = "torch_dtype has no effect: bnb_4bit_compute_dtype sets compute_dtype"
+    with pytest.warns(UserWarning, match=note):
+        q.train(TINY, DATA, tmp_path / "out", max_steps=1, max_length=64, over_long="truncate",
+                **{name: values[name] for name in names})
+    config = json.loads((tmp_path / "out" / "train_config.json").read_text())
+    assert config["compute_dtype"] == "float32"
+
+
 @pytest.mark.parametrize("options, message", [
     ({"peft_config": object()}, "peft_config: not an option of qlora: write its values as options: lora_r"),
     ({"quantization_config": object()},
