@@ -30,6 +30,7 @@ struct QLoraConfig {
   // Operands of the products: kF32 or kBF16, with sums in float32. kI8: of x W^T alone, with sums
   // of 32 bits (docs/math/eight-bit.md), beside kBF16; not with weights that are decoded first.
   DType compute = DType::kF32;
+  bool int8_backward = false;     // with kI8: dy W in 8 bits, too
   QuantizeOptions quantize = {};  // form of the weight that FromWeight makes
 };
 
@@ -38,7 +39,7 @@ class QLoraLinear {
   // Quantizes w (O, I; F32, BF16 or F16). A is uniform in +-1/sqrt(I) (PEFT's Kaiming
   // initialisation), B is zero, so that the layer starts as x W^T + bias. bias: O values or none.
   // The context must outlive the layer. Errors (InvalidInput): as Quantize; a configuration
-  // out of range, or kI8 with row blocks or zero points; a bias of another length.
+  // out of range, kI8 with row blocks or zero points, int8_backward without kI8; a bias of another length.
   static QLoraLinear FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config = {},
                                 std::span<const float> bias = {});
   // The same around a weight that is quantized already, in any form. The layer computes with the

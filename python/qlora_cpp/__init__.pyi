@@ -240,15 +240,15 @@ class QLoraLinear:
     def from_weight(
         w: Floats, r: int = 16, lora_alpha: float = 32.0, lora_dropout: float = 0.0,
         use_rslora: bool = False, seed: int = 42, *, compute_dtype: str = "float32",
-        bias: Any = None, quant_type: QuantType = "nf4", block_size: int = 64,
-        scale_type: ScaleType = "double_bnb", scaler_block_size: int = 256, rule: Rule = "cpu",
+        int8_backward: bool = False, bias: Any = None, quant_type: QuantType = "nf4",
+        block_size: int = 64, scale_type: ScaleType = "double_bnb", scaler_block_size: int = 256, rule: Rule = "cpu",
         scale_search: bool = False, importance: Any = None, row_blocks: bool = False,
         zero_point: bool = False, context: Optional[Context] = None) -> QLoraLinear: ...
     @staticmethod
     def from_quantized(
         weight: NF4Tensor, r: int = 16, lora_alpha: float = 32.0, lora_dropout: float = 0.0,
         use_rslora: bool = False, seed: int = 42, *, compute_dtype: str = "float32",
-        bias: Any = None, context: Optional[Context] = None) -> QLoraLinear: ...
+        int8_backward: bool = False, bias: Any = None, context: Optional[Context] = None) -> QLoraLinear: ...
     @staticmethod
     def load(
         file: Path, *, context: Optional[Context] = None) -> QLoraLinear: ...

@@ -122,6 +122,7 @@ py::dict Layer::State() const {
   state["compute_dtype"] = config.compute == DType::kI8     ? "int8"
                            : config.compute == DType::kBF16 ? "bfloat16"
                                                             : "float32";
+  state["int8_backward"] = config.int8_backward;
   // A copy in another process finds the module's own context there.
   state["context"] = context_ == ContextOr(nullptr) ? py::none() : py::cast(context_);
   return state;
@@ -132,7 +133,8 @@ Layer Layer::FromState(const py::dict& state) {
   const LoraArguments lora = {
       get("r").cast<std::int64_t>(),      get("lora_alpha").cast<double>(),
       get("lora_dropout").cast<double>(), get("use_rslora").cast<bool>(),
-      get("seed").cast<std::uint64_t>(),  get("compute_dtype").cast<std::string>()};
+      get("seed").cast<std::uint64_t>(),  get("compute_dtype").cast<std::string>(),
+      get("int8_backward").cast<bool>()};
   const Layer layer = LayerFromQuantized(get("weight").cast<NF4Tensor>(), lora, get("bias"),
                                          get("context").cast<ContextPtr>());
   // Before merging, since a merged layer refuses new values.
@@ -161,6 +163,7 @@ QLoraConfig LoraArguments::ToConfig() const {
   config.use_rslora = use_rslora;
   config.seed = seed;
   config.compute = OperandType(compute_dtype);
+  config.int8_backward = int8_backward;
   return config;
 }
 
@@ -199,7 +202,7 @@ py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::o
   const std::int64_t rank = Array("a", a, kParameterTypes).matrix().rows;
   // A layer for one call: the weight is shared, only A and B are copied.
   const Layer layer =
-      LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);
+      LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32", false}, bias, context);
   layer.SetA(a);
   layer.SetB(b);
   return layer.Forward(x, {}, py::none());

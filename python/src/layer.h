@@ -66,6 +66,7 @@ struct LoraArguments {
   bool use_rslora;
   std::uint64_t seed;
   std::string compute_dtype;
+  bool int8_backward;
 
   QLoraConfig ToConfig() const;
 };

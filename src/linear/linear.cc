@@ -37,6 +37,12 @@ void CheckConfig(const QLoraConfig& config) {
     ThrowInvalidInput("QLoraLinear: expected compute F32, BF16 or I8, found {}",
                       NameOf(config.compute));
   }
+  if (config.int8_backward && config.compute != DType::kI8) {
+    ThrowInvalidInput(
+        "QLoraLinear: int8_backward would have no effect with compute_dtype {}: expected "
+        "compute_dtype int8, or int8_backward left out",
+        config.compute == DType::kBF16 ? "bfloat16" : "float32");
+  }
 }
 
 // A weight that is decoded before use has no codes, so products of 8 bits would be none.
@@ -49,8 +55,9 @@ void CheckDecoded(const QLoraConfig& config, const compat::View& weight) {
 }
 
 Compute ComputeOf(const QLoraConfig& config) {
-  if (config.compute == DType::kI8) return {DType::kBF16, FrozenProducts::kInt8Forward};
-  return config.compute;
+  if (config.compute != DType::kI8) return config.compute;
+  return {DType::kBF16,
+          config.int8_backward ? FrozenProducts::kInt8 : FrozenProducts::kInt8Forward};
 }
 
 void CheckShape(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {

@@ -22,7 +22,8 @@ std::string ConfigText(const QLoraConfig& config) {
               {"lora_dropout", config.lora_dropout},
               {"use_rslora", config.use_rslora},
               {"seed", static_cast<std::int64_t>(config.seed)},
-              {"compute_dtype", NameOf(config.compute)}}
+              {"compute_dtype", NameOf(config.compute)},
+              {"int8_backward", config.int8_backward}}
       .dump();
 }
 
@@ -43,6 +44,7 @@ QLoraConfig ParseConfig(const std::string& text, const std::string& where) {
     ThrowInvalidInput("{}: key 'compute_dtype': expected F32, BF16 or I8, found \"{}\"", where,
                       compute);
   }
+  config.int8_backward = JsonGetOr(json, "int8_backward", false, where);  // older files have none
   return config;
 }
 

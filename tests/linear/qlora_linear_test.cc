@@ -395,9 +395,11 @@ TEST(QLoraLinear, MultipliesInEightBits) {
     }
   }
   TemporaryFolder folder;
-  coded.Save(folder.path() / "layer.safetensors");
+  QLoraLinear both = MakeLayer(context, {.compute = DType::kI8, .int8_backward = true});
+  both.Save(folder.path() / "layer.safetensors");
   QLoraLinear loaded = QLoraLinear::Load(context, folder.path() / "layer.safetensors");
   EXPECT_EQ(loaded.config().compute, DType::kI8);
+  EXPECT_TRUE(loaded.config().int8_backward);
   EXPECT_EQ(forward(loaded), found);
 }
 
@@ -412,6 +414,8 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
   ExpectRefused([&] { make({.lora_alpha = -1}); }, "lora_alpha > 0, found -1");
   ExpectRefused([&] { make({.lora_dropout = 1}); }, "lora_dropout in [0, 1), found 1");
   ExpectRefused([&] { make({.compute = DType::kF16}); }, "compute F32, BF16 or I8, found F16");
+  ExpectRefused([&] { make({.compute = DType::kBF16, .int8_backward = true}); },
+                "int8_backward would have no effect with compute_dtype bfloat16");
   // Weights that are decoded before use have no codes.
   const QLoraConfig coded = {.compute = DType::kI8};
   ExpectRefused([&] { MakeLayerAs(context, {.zero_point = true}, coded); },

@@ -86,21 +86,40 @@ def golden(name):
     m, n, k = case["m"], case["n"], case["k"]
     packed = np.array(case["packed"][:n * k // 2], np.uint8)
     weight = q.NF4Tensor.from_arrays(packed, floats["absmax"], (n, k))
-    return weight, floats["x"].reshape(m, k), floats["y"].reshape(m, n)
+    shapes = {"x": (m, k), "y": (m, n), "dy": (m, n), "dx": (m, k)}
+    return weight, {key: floats[key].reshape(shape) for key, shape in shapes.items()}
+
+
+def assert_same_bits(found, expected):
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    kept = ~np.isnan(expected)
+    np.testing.assert_array_equal(found[kept].view(np.uint32), expected[kept].view(np.uint32))
 
 
 # The rule of docs/math/eight-bit.md, of which the expected bits were computed with fractions.
 @pytest.mark.parametrize("name", ["plain", "outlier", "edges", "ties", "heavy"])
 def test_products_in_eight_bits_are_those_of_their_rule(name):
-    weight, x, y = golden(name)
-    layer = q.QLoraLinear.from_quantized(weight, r=2, compute_dtype="int8")
+    weight, case = golden(name)
+    layer = q.QLoraLinear.from_quantized(weight, r=2, compute_dtype="int8", int8_backward=True)
     assert not layer.lora_b.any()
-    found = layer(x)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(y))
-    kept = ~np.isnan(y)
-    np.testing.assert_array_equal(found[kept].view(np.uint32), y[kept].view(np.uint32))
-    for row in range(len(x)):
-        np.testing.assert_array_equal(layer(x[row]), found[row])
+    assert_same_bits(layer(case["x"]), case["y"])
+    assert_same_bits(layer.backward(case["x"], case["dy"]), case["dx"])
+    for row in range(len(case["x"])):
+        assert_same_bits(layer(case["x"][row]), case["y"][row])
+        assert_same_bits(layer.backward(case["x"][row], case["dy"][row]), case["dx"][row])
+
+
+def test_gradients_in_eight_bits_are_a_choice():
+    x, dy = normal(5, 40, seed=3), normal(5, 24, seed=4)
+    forward, both, bf16 = make(compute_dtype="int8"), make(
+        compute_dtype="int8", int8_backward=True), make(compute_dtype="bfloat16")
+    np.testing.assert_array_equal(both(x), forward(x))
+    np.testing.assert_array_equal(forward.backward(x, dy), bf16.backward(x, dy))
+    dx = both.backward(x, dy)
+    assert np.abs(dx - bf16.backward(x, dy)).max() > 0
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(both)).backward(x, dy), dx)
+    with pytest.raises(q.Error, match="int8_backward would have no effect with compute_dtype float"):
+        make(int8_backward=True)
 
 
 def test_numbers():
