@@ -58,9 +58,7 @@ float CodeValue(const QuantizedView& q, std::int64_t index) {
 // The largest of the scales of the blocks that a row touches, without those above kMostOfMean times
 // their mean, unless nothing is left.
 RowScale ScaleOfBlocks(const QuantizedView& q, std::int64_t row, float* scales) {
-  const std::int64_t first = BlockOfIndex(q, row * q.cols);
-  const std::int64_t count = BlockOfIndex(q, row * q.cols + q.cols - 1) + 1 - first;
-  LoadScales(q, first, count, scales);
+  const std::int64_t count = LoadRowScales(q, row, scales);
   const float largest = LargestMagnitude({scales, static_cast<std::size_t>(count)});
   const float of_code = LargestMagnitude({q.code, 16});
   const CodeScale all = ScaleOfLargest(largest * of_code);
@@ -101,6 +99,13 @@ bool HasCodes(const WeightView& weight) { return weight.form() != WeightForm::kD
 std::int64_t MostRowBlocks(const WeightView& weight) {
   if (weight.form() != WeightForm::kFourBit) return 0;
   return weight.cols() / weight.quantized.block_size + 2;
+}
+
+std::int64_t LoadRowScales(const QuantizedView& q, std::int64_t row, float* scales) {
+  const std::int64_t first = BlockOfIndex(q, row * q.cols);
+  const std::int64_t count = BlockOfIndex(q, row * q.cols + q.cols - 1) + 1 - first;
+  LoadScales(q, first, count, scales);
+  return count;
 }
 
 float LargestOfRow(const WeightView& weight, std::int64_t row) {

@@ -57,6 +57,8 @@ float LargestOfRow(const WeightView& weight, std::int64_t row);
 
 // The blocks with a scale that a row of a 4-bit weight touches, at most; 0 of other weights.
 std::int64_t MostRowBlocks(const WeightView& weight);
+// Writes their scales, of a 4-bit weight, and returns how many there are.
+std::int64_t LoadRowScales(const QuantizedView& q, std::int64_t row, float* scales);
 
 // block_scales (MostRowBlocks): becomes the scales of these blocks.
 RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales);

@@ -61,16 +61,11 @@ void Tile(const Int8Product& p, std::int64_t row, std::int64_t lane) {
 
 }  // namespace
 
-// All rows in tiles of nearly the same height.
 void MultiplyInt8Dots(const Int8Product& p) {
   static constexpr auto kTiles = KernelsFor<kTileRows>([]<int kHeight>() { return Tile<kHeight>; });
   for (std::int64_t lane = 0; lane < p.width; lane += kTileLanes) {
-    std::int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
-    for (std::int64_t r = 0; tiles > 0; --tiles) {
-      const std::int64_t height = (p.rows - r + tiles - 1) / tiles;
-      kTiles[height - 1](p, r, lane);
-      r += height;
-    }
+    ForEachTile(p.rows, kTileRows,
+                [&](std::int64_t r, std::int64_t height) { kTiles[height - 1](p, r, lane); });
   }
 }
 

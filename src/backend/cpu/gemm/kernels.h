@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "backend/cpu/gemm/format.h"
+#include "backend/cpu/views.h"
 #include "backend/weight.h"
 #include "qlora/nf4.h"
 #include "qlora/tensor.h"
@@ -187,6 +188,17 @@ constexpr auto KernelsFor(const Of& of) {
     return std::array{of.template operator()<kRows + 1>()...};
   }
   (std::make_integer_sequence<int, kCount>());
+}
+
+// Calls visit(first, count) for tiles of nearly the same number of rows, at most `most`.
+template <class Visit>
+void ForEachTile(std::int64_t rows, std::int64_t most, const Visit& visit) {
+  std::int64_t tiles = Pieces(rows, most);
+  for (std::int64_t first = 0; tiles > 0; --tiles) {
+    const std::int64_t count = Pieces(rows - first, tiles);
+    visit(first, count);
+    first += count;
+  }
 }
 
 // The table with the functions for dot products of weights that are not prepacked.

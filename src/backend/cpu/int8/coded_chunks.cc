@@ -143,7 +143,7 @@ void TransposeCodes(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out
 }
 
 HWY_EXPORT(CodePlainValues);
-void CodeValues(std::span<const float> values, float inverse, std::uint8_t offset,
+void CodeFloats(std::span<const float> values, float inverse, std::uint8_t offset,
                 std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(CodePlainValues)(values, inverse, offset, out);
 }

@@ -47,7 +47,7 @@ void CodeChunkColumns(const PackedChunks& in, std::uint8_t* out);
 void TransposeCodes(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out);
 
 // out = values * inverse, clamped and rounded, + offset.
-void CodeValues(std::span<const float> values, float inverse, std::uint8_t offset,
+void CodeFloats(std::span<const float> values, float inverse, std::uint8_t offset,
                 std::uint8_t* out);
 
 }  // namespace qlora::cpu

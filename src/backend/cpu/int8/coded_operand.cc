@@ -82,7 +82,7 @@ void FetchBlocks(const WeightView& weight, std::int64_t row, std::int64_t col, s
   }
 }
 
-constexpr std::int64_t kRowsAhead = 4;  // of blocks that are fetched
+constexpr std::int64_t kBlockRowsAhead = 4;  // of blocks that are fetched
 
 // Codes of any weight, row by row.
 void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale& scale,
@@ -93,7 +93,7 @@ void CodePlain(const WeightView& weight, std::int64_t row, const int8::CodeScale
     }
     float values[kCodedDepth];
     ReadRow(weight, row, col, cols, values);
-    return CodeValues({values, static_cast<std::size_t>(cols)}, scale.inverse, offset, out);
+    return CodeFloats({values, static_cast<std::size_t>(cols)}, scale.inverse, offset, out);
   }
   std::int8_t codes[kCodedDepth];
   int8::CodeRow(weight, row, scale, col, cols, codes);
@@ -116,10 +116,7 @@ float FactorOf(const int8::CodeScale& row, float block) {
 
 int8::RowScale ScaleOfRow(const WeightView& weight, std::int64_t row, float* block_scales) {
   if (weight.form() == WeightForm::kFourBit) {
-    const QuantizedView& q = weight.quantized;
-    const std::int64_t first = BlockOfIndex(q, row * q.cols);
-    const std::int64_t count = BlockOfIndex(q, row * q.cols + q.cols - 1) + 1 - first;
-    LoadScales(q, first, count, block_scales);
+    const std::int64_t count = int8::LoadRowScales(weight.quantized, row, block_scales);
     int8::RowScale scale;
     HWY_DYNAMIC_DISPATCH(ScaleRows)(weight, row, 1, block_scales, count, &scale);
     return scale;
@@ -172,7 +169,7 @@ void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset
                      std::uint8_t* out) const {
   if (!IsChunked(weight_)) {
     for (std::int64_t r = 0; r < rows_; ++r, out += kInt8Stride) {
-      FetchBlocks(weight_, row_ + r + kRowsAhead, first, depth);
+      FetchBlocks(weight_, row_ + r + kBlockRowsAhead, first, depth);
       PackRow(r, first, depth, offset, out);
     }
     return;

@@ -60,7 +60,7 @@ std::int32_t SumOfCodes(const GroupValues& group) {
 }
 
 // As int8::CodeGroup, which codes groups with spikes. Whole numbers are exact in float32.
-CodedGroup CodeValues(GroupValues& group) {
+CodedGroup CodeOf(GroupValues& group) {
   const FloatTag d;
   const hn::Rebind<std::uint8_t, FloatTag> d8;
   const hn::RebindToUnsigned<FloatTag> d32;
@@ -124,7 +124,7 @@ void PackCodesOfTarget(const ConstMatrixView& x, const float* factors, CodeOrder
       }
       LoadGroup(ConstRow(x, lane), factors, first, group);
       // Behind the values, codes of zeros; CodeGroup leaves those of whole vectors as they were.
-      const CodedGroup coded = CodeValues(group);
+      const CodedGroup coded = CodeOf(group);
       const int8::Spikes& spikes = coded.spikes;
       panel.scales[at + lane] = coded.scale;
       panel.starts[at + lane] = -kCodeOffset * coded.sum;

@@ -34,18 +34,14 @@ HWY_INLINE void Tile(const Product& p, const std::uint16_t* a, float* c) {
   StoreSums(p, sum, c);
 }
 
-// All rows in tiles of nearly the same height, at most kRows.
 template <int kRows, int kVectors>
 void MultiplyRows(const Product& p) {
   static constexpr auto kTiles =
       KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors>; });
   const auto* a = static_cast<const std::uint16_t*>(p.a);
-  Index tiles = (p.rows + kRows - 1) / kRows;
-  for (Index r = 0; tiles > 0; --tiles) {
-    const Index height = (p.rows - r + tiles - 1) / tiles;
+  ForEachTile(p.rows, kRows, [&](Index r, Index height) {
     kTiles[height - 1](p, a + r * p.a_stride, p.c + r * p.c_stride);
-    r += height;
-  }
+  });
 }
 
 // A tile of Multiply whose rows are decoded 64 values at a time into one of two buffers in the

@@ -103,25 +103,21 @@ void Tile(const Int8Product& p, Index row, Index lane) {
   }
 }
 
-// All rows in tiles of nearly the same height, at most kRows.
 template <int kRows, int kVectors>
 void MultiplyRows(const Int8Product& p) {
   static constexpr auto kTiles =
       KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors>; });
   for (Index lane = 0; lane < p.width; lane += kVectors * kLanes) {
-    Index tiles = (p.rows + kRows - 1) / kRows;
-    for (Index r = 0; tiles > 0; --tiles) {
-      const Index height = (p.rows - r + tiles - 1) / tiles;
-      kTiles[height - 1](p, r, lane);
-      r += height;
-    }
+    ForEachTile(p.rows, kRows, [&](Index r, Index height) { kTiles[height - 1](p, r, lane); });
   }
 }
 
 }  // namespace
 
 void MultiplyVnni(const Int8Product& p) {
-  if (p.width == kLanes) return MultiplyRows<12, 1>(p);
+#if HWY_TARGET == HWY_AVX3
+  if (p.width == kLanes) return MultiplyRows<kTileRows, 1>(p);
+#endif
   MultiplyRows<kTileRows, 2>(p);
 }
 
