@@ -7,9 +7,9 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/folder_lock.h"
 #include "base/text.h"
 #include "convert/gguf_base.h"
+#include "io/folder_lock.h"
 #include "io/gguf_path.h"
 #include "io/peft/peft_config.h"
 #include "io/safetensors.h"

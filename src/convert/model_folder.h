@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/folder_lock.h"
+#include "io/folder_lock.h"
 
 namespace qlora {
 

@@ -5,10 +5,10 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/cores.h"
 #include "base/text.h"
 #include "dist/mpi_ranks.h"
 #include "dist/tcp_ranks.h"
-#include "machine/cores.h"
 
 namespace qlora {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "machine/cores.h"
+#include "base/cores.h"
 #include "machine/pool_thread.h"
 #include "machine/processor.h"
 #include "machine/simd_target.h"

@@ -16,7 +16,7 @@
 #include <functional>
 #include <thread>
 
-#include "machine/cores.h"
+#include "base/cores.h"
 
 namespace qlora {
 

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/folder_lock.h"
 #include "checkpoint/resume_options.h"
 #include "data/training_data.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
 #include "hub/hub_cache.h"
+#include "io/folder_lock.h"
 #include "io/json.h"
 #include "machine/simd_target.h"
 #include "plan/check_options.h"

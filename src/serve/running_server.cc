@@ -10,9 +10,9 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/folder_lock.h"
 #include "base/system.h"
 #include "base/text.h"
+#include "io/folder_lock.h"
 #include "model/model_fingerprint.h"
 #include "plan/memory_plan.h"
 #include "serve/engine/engine_service.h"

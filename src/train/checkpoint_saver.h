@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/folder_lock.h"
 #include "checkpoint/train_position.h"
+#include "io/folder_lock.h"
 #include "qlora/train.h"
 #include "step/interval.h"
 #include "train/loaded_run.h"

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/folder_lock.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
 #include "dist/together.h"
+#include "io/folder_lock.h"
 #include "log/run_log.h"
 #include "machine/peak.h"
 #include "model/model_fingerprint.h"

@@ -4,8 +4,8 @@
 #include <csignal>
 
 #include "base/file.h"
-#include "base/folder_lock.h"
 #include "cli/tiny_model.h"
+#include "io/folder_lock.h"
 #include "io/json.h"
 #include "test_build.h"
 

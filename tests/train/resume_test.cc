@@ -4,9 +4,9 @@
 #include <limits>
 #include <tuple>
 
-#include "base/folder_lock.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/file_checksums.h"
+#include "io/folder_lock.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/folder_lock.h"
+#include "io/folder_lock.h"
 #include "qlora/train_options.h"
 
 namespace qlora {

@@ -1,6 +1,6 @@
 // One process at a time in a folder.
-#ifndef QLORA_BASE_FOLDER_LOCK_H_
-#define QLORA_BASE_FOLDER_LOCK_H_
+#ifndef QLORA_IO_FOLDER_LOCK_H_
+#define QLORA_IO_FOLDER_LOCK_H_
 
 #include <filesystem>
 
@@ -29,4 +29,4 @@ class FolderLock {
 
 }  // namespace qlora
 
-#endif  // QLORA_BASE_FOLDER_LOCK_H_
+#endif  // QLORA_IO_FOLDER_LOCK_H_

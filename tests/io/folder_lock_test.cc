@@ -1,4 +1,4 @@
-#include "base/folder_lock.h"
+#include "io/folder_lock.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

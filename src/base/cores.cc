@@ -1,4 +1,4 @@
-#include "machine/cores.h"
+#include "base/cores.h"
 
 #if defined(__linux__)
 #include <sched.h>

@@ -1,7 +1,7 @@
 // The cores that a thread may run on, and how long it has run. Linux tells and lets one choose; on
 // other systems nothing is known, and threads stay where the system puts them.
-#ifndef QLORA_MACHINE_CORES_H_
-#define QLORA_MACHINE_CORES_H_
+#ifndef QLORA_BASE_CORES_H_
+#define QLORA_BASE_CORES_H_
 
 #include <pthread.h>
 
@@ -29,4 +29,4 @@ std::optional<std::chrono::nanoseconds> TimeRun(pthread_t thread);
 
 }  // namespace qlora
 
-#endif  // QLORA_MACHINE_CORES_H_
+#endif  // QLORA_BASE_CORES_H_
