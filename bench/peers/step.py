@@ -18,7 +18,10 @@ DEFAULTS = dict(layers=22, length=512, batch=1, steps=2, rounds=2)
 
 
 def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        sys.exit(f"{command[0]}: there is no such program; build the bench, or give --bench")
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nfailed with status {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout)

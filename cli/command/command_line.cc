@@ -233,6 +233,7 @@ class Scanner {
       const bool given = more && (ParseBool(arguments_[next_]).has_value() ||
                                   IsChoice(*option, arguments_[next_]) ||
                                   IsForeignFlagValue(key, arguments_[next_]));
+      if (more && !given) CheckBehindFlag(*option, origin, arguments_[next_]);
       Add(key, given ? arguments_[next_++] : "true", origin);
       // --no-key of a flag, unless an option is really called so.
     } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
@@ -250,6 +251,17 @@ class Scanner {
       // --dataset a.jsonl b.jsonl: argparse of other trainers allows for lists without commas.
       if (IsList(option)) TakeLoose();
     }
+  }
+
+  // "--packing ture" with no such file: a mistyped truth value, not a configuration file.
+  void CheckBehindFlag(const Option& option, const std::string& origin,
+                       const std::string& argument) const {
+    if (!TakesConfig() || !IsKey(argument) || IsPath(argument)) return;
+    const std::vector<std::string> choices =
+        option.choices.empty() ? std::vector<std::string>{"true", "false"} : option.choices;
+    ThrowInvalidInput(
+        "{}: expects {}, found '{}'; there is no configuration file of this name either", origin,
+        fmt::join(choices, " or "), argument);
   }
 
   bool CanBeOff(const std::string& key) const {

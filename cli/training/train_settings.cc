@@ -41,8 +41,10 @@ void RefuseTrainSetting(const std::string& key, const std::string& origin) {
   settings.Declare(table);
   const Option* option = table.Find(key);
   if (option == nullptr) return;
-  ThrowInvalidInput("{}: this verb has no such option; it is {} of `qlora train`", origin,
-                    option->name == Underscored(key) ? "an option" : option->name);
+  ThrowInvalidInput("{}: this verb has no such option; {}", origin,
+                    option->name == Underscored(key)
+                        ? "`qlora train` has it"
+                        : fmt::format("it is {} of `qlora train`", option->name));
 }
 
 }  // namespace qlora

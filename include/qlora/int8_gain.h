@@ -13,7 +13,7 @@ struct Int8Gain {
   double backward;
 };
 
-// Measured: in a quarter of a second where vectors are wide, in some seconds by scalar kernels.
+// Measured: in half a second where vectors are wide, in some seconds by scalar kernels.
 Int8Gain MeasureInt8Gain(Context& context);
 
 }  // namespace qlora

@@ -392,12 +392,16 @@ NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_
   return {out, array.writable()};
 }
 
-DType ParseDType(const py::object& dtype) {
+std::string NameOfDType(const py::object& dtype) {
   std::string name = py::str(dtype);
   if (py::hasattr(dtype, "__name__")) name = py::str(dtype.attr("__name__"));
   if (py::isinstance<py::dtype>(dtype)) name = py::str(dtype.attr("name"));
   // str(torch.float32) is "torch.float32"; numpy.float32 is a class with __name__.
-  if (name.starts_with("torch.")) name = name.substr(6);
+  return name.starts_with("torch.") ? name.substr(6) : name;
+}
+
+DType ParseDType(const py::object& dtype) {
+  const std::string name = NameOfDType(dtype);
   for (const DType known : kResultTypes) {
     if (name == TypeOf(known).name) return known;
   }

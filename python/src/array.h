@@ -129,7 +129,9 @@ std::string NamesOf(DTypes types);
 // Returns "(2, 3)".
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 
-// "float32", numpy.float32, torch.float32 ... -> F32, BF16 or F16.
+// The name of a dtype: of "float32", numpy.float32, torch.float32 ... "float32".
+std::string NameOfDType(const py::object& dtype);
+// The same -> F32, BF16 or F16.
 DType ParseDType(const py::object& dtype);
 
 void BindTensor(py::module_& module);

@@ -17,41 +17,41 @@ void BindMaking(LayerClass& layer) {
       .def_static(
           "from_weight",
           [](const py::object& w, std::int64_t r, double lora_alpha, double lora_dropout,
-             bool use_rslora, std::uint64_t seed, const std::string& compute_dtype,
-             bool int8_backward, const py::object& bias, const std::string& quant_type, std::int64_t block_size,
-             const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
-             bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
-             const ContextPtr& context) {
+             bool use_rslora, std::uint64_t seed, const py::object& compute_dtype,
+             bool int8_backward, const py::object& bias, const std::string& quant_type,
+             std::int64_t block_size, const std::string& scale_type, std::int64_t scaler_block_size,
+             const std::string& rule, bool scale_search, const py::object& importance,
+             bool row_blocks, bool zero_point, const ContextPtr& context) {
             return LayerFromWeight(w,
-                                   {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype,
-                                    int8_backward},
+                                   {r, lora_alpha, lora_dropout, use_rslora, seed,
+                                    NameOfDType(compute_dtype), int8_backward},
                                    {quant_type, block_size, scale_type, scaler_block_size, rule,
                                     scale_search, row_blocks, zero_point, "w"},
                                    importance, bias, context);
           },
           "w"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0, "use_rslora"_a = false,
           // Keywords from here on: the order of this many settings is easily mistaken.
-          "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32",
-          "int8_backward"_a = false, "bias"_a = py::none(),
-          "quant_type"_a = "nf4", "block_size"_a = 64, "scale_type"_a = "double_bnb",
-          "scaler_block_size"_a = 256, "rule"_a = "cpu", "scale_search"_a = false,
-          "importance"_a = py::none(), "row_blocks"_a = false, "zero_point"_a = false,
-          "context"_a = py::none(),
+          "seed"_a = 42, py::kw_only(), "compute_dtype"_a = "float32", "int8_backward"_a = false,
+          "bias"_a = py::none(), "quant_type"_a = "nf4", "block_size"_a = 64,
+          "scale_type"_a = "double_bnb", "scaler_block_size"_a = 256, "rule"_a = "cpu",
+          "scale_search"_a = false, "importance"_a = py::none(), "row_blocks"_a = false,
+          "zero_point"_a = false, "context"_a = py::none(),
           "Quantizes w (out_features, in_features). A is uniform in +-1/sqrt(in_features), B zero. "
           "Raises Error: what quantize() refuses, r < 1, lora_alpha <= 0, lora_dropout outside "
           "[0, 1), a bias of another length. compute_dtype: operands of products, float32, "
           "bfloat16, or int8: 8 bits of x and of the weight, beside bfloat16; refused with "
-          "zero_point, and with row_blocks that do not divide in_features. int8_backward, with int8: "
+          "zero_point, and with row_blocks that do not divide in_features. int8_backward, with "
+          "int8: "
           "8 bits of dy in backward(), too.")
       .def_static(
           "from_quantized",
           [](const NF4Tensor& weight, std::int64_t r, double lora_alpha, double lora_dropout,
-             bool use_rslora, std::uint64_t seed, const std::string& compute_dtype,
+             bool use_rslora, std::uint64_t seed, const py::object& compute_dtype,
              bool int8_backward, const py::object& bias, const ContextPtr& context) {
-            return LayerFromQuantized(
-                weight,
-                {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype, int8_backward}, bias,
-                context);
+            return LayerFromQuantized(weight,
+                                      {r, lora_alpha, lora_dropout, use_rslora, seed,
+                                       NameOfDType(compute_dtype), int8_backward},
+                                      bias, context);
           },
           // The defaults of from_weight.
           "weight"_a, "r"_a = 16, "lora_alpha"_a = 32.0, "lora_dropout"_a = 0.0,
@@ -141,6 +141,11 @@ void BindAdapter(LayerClass& layer) {
       .def_property_readonly(
           "lora_dropout", [](const Layer& l) { return l.linear().config().lora_dropout; },
           "Share of the inputs of A that a mask drops.")
+      .def_property_readonly("compute_dtype", &Layer::compute_dtype,
+                             "Operands of products: \"float32\", \"bfloat16\" or \"int8\".")
+      .def_property_readonly(
+          "int8_backward", [](const Layer& l) { return l.linear().config().int8_backward; },
+          "Whether backward() has 8 bits of dy.")
       .def_property_readonly(
           "scaling", [](const Layer& l) { return l.linear().scaling(); },
           "s: lora_alpha / r, or lora_alpha / sqrt(r).");
@@ -162,12 +167,14 @@ void BindFrozenParts(LayerClass& layer) {
           "float32 (blocks), or None.");
 }
 
-// <QLoraLinear 128 -> 64, r 16, lora_alpha 32, blocks of 64>
+// <QLoraLinear 128 -> 64, r 16, lora_alpha 32, blocks of 64, compute_dtype int8>
 std::string Repr(const Layer& layer) {
   const QLoraLinear& l = layer.linear();
-  return fmt::format("<QLoraLinear {} -> {}, r {}, lora_alpha {:g}, blocks of {}{}>",
-                     l.in_features(), l.out_features(), l.config().r, l.config().lora_alpha,
-                     l.group_size(), l.merged() ? ", merged" : "");
+  return fmt::format(
+      "<QLoraLinear {} -> {}, r {}, lora_alpha {:g}, blocks of {}, compute_dtype {}{}{}>",
+      l.in_features(), l.out_features(), l.config().r, l.config().lora_alpha, l.group_size(),
+      layer.compute_dtype(), l.config().int8_backward ? ", int8_backward" : "",
+      l.merged() ? ", merged" : "");
 }
 
 void BindLayerSizes(LayerClass& layer) {

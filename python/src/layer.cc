@@ -39,6 +39,11 @@ DType OperandType(const std::string& compute_dtype) {
 
 }  // namespace
 
+const char* Layer::compute_dtype() const {
+  const DType compute = linear().config().compute;
+  return compute == DType::kI8 ? "int8" : compute == DType::kBF16 ? "bfloat16" : "float32";
+}
+
 py::object Layer::Forward(const py::object& x, std::optional<std::uint64_t> dropout_step,
                           const py::object& out) const {
   const Array input = WithoutFloat64("x", x, kActivationTypes);
@@ -119,9 +124,7 @@ py::dict Layer::State() const {
   state["lora_dropout"] = config.lora_dropout;
   state["use_rslora"] = config.use_rslora;
   state["seed"] = config.seed;
-  state["compute_dtype"] = config.compute == DType::kI8     ? "int8"
-                           : config.compute == DType::kBF16 ? "bfloat16"
-                                                            : "float32";
+  state["compute_dtype"] = compute_dtype();
   state["int8_backward"] = config.int8_backward;
   // A copy in another process finds the module's own context there.
   state["context"] = context_ == ContextOr(nullptr) ? py::none() : py::cast(context_);

@@ -23,6 +23,7 @@ class Layer {
       : context_(std::move(context)), linear_(std::make_shared<QLoraLinear>(std::move(linear))) {}
 
   QLoraLinear& linear() const { return *linear_; }
+  const char* compute_dtype() const;  // as train() names them
 
   py::object Forward(const py::object& x, std::optional<std::uint64_t> dropout_step,
                      const py::object& out) const;

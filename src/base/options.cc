@@ -106,12 +106,20 @@ std::vector<std::string> NearChoices(std::string_view text,
   return near;
 }
 
-// Ends the message about a value that an option does not take.
-std::string AdviceOn(std::string_view text, const Option& option) {
+// Ends the message about a value that an option does not take, but perhaps another one of `all`.
+std::string AdviceOn(std::string_view text, const Option& option, const std::vector<Option>& all) {
   constexpr std::size_t kMost = 4;
   const std::vector<std::string> near = NearChoices(text, option.choices);
   if (!near.empty() && near.size() <= kMost) {
     return fmt::format("; did you mean '{}'?", fmt::join(near, "' or '"));
+  }
+  const std::string name = LowerCase(text);
+  for (const Option& other : all) {
+    // auto, true, false and none are choices of many.
+    if (name == "auto" || name == "none" || ParseBool(name).has_value()) break;
+    if (std::ranges::count(other.choices, name) != 0) {
+      return fmt::format("; that is a choice of {}", other.name);
+    }
   }
   return option.hint.empty() ? "" : "; " + option.hint;
 }
@@ -257,8 +265,11 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   }
   const auto parsed = [&](const auto& value, std::string_view expected) {
     if (!value) {
-      ThrowInvalidInput("{}: {} expects {}, found '{}'{}", origin, option->name, expected, text,
-                        AdviceOn(text, *option));
+      // A message names the option once where the user wrote its name, with dashes or without.
+      const std::string written = Normalise(origin);
+      const bool is_named = written == option->name || written == "__" + option->name;
+      ThrowInvalidInput("{}: {}{}expects {}, found '{}'{}", origin, is_named ? "" : option->name,
+                        is_named ? "" : " ", expected, text, AdviceOn(text, *option, options_));
     }
     return *value;
   };

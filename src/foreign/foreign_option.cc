@@ -83,7 +83,7 @@ class CommandTarget : public MigrationTarget {
     }
     if (our_key == Underscored(key_)) {
       ThrowInvalidInput("{}: this verb has no such option{}", origin_,
-                        is_of_training ? "; it is an option of `qlora train`" : "");
+                        is_of_training ? "; `qlora train` has it" : "");
     }
     ThrowInvalidInput("{}: this verb has no such option; it is {} {}", origin_, our_key,
                       is_of_training ? "of `qlora train`" : "where a verb has it");

@@ -23,7 +23,8 @@ inline constexpr std::string_view kRanks =
     "mpirun or torchrun start ranks, which share out samples, or layers (pipeline_stages)";
 
 inline constexpr std::string_view kNoFloat16 =
-    "products are bfloat16 or float32, which need no loss scaling; see compute_dtype";
+    "nothing is computed in float16, so losses need no scaling; compute_dtype takes float32, "
+    "bfloat16 or int8";
 
 inline constexpr std::string_view kOtherTemplate =
     "THE TEXT MAY DIFFER: the checkpoint's own chat template is used; for another, give a Jinja "

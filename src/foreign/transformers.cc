@@ -381,7 +381,7 @@ constexpr KeyRule kTransformersRules[] = {
                     "torch_compile torch_compile_backend torch_compile_mode use_ipex jit_mode_eval "
                     "torchdynamo peft_version runtime_config"),
     rule::NotNeeded("a CUDA setting", "tf32"),
-    rule::NotNeeded("products are bfloat16 or float32",
+    rule::NotNeeded("nothing is computed in float16",
                     "fp16_opt_level fp16_backend half_precision_backend"),
     rule::NotNeeded("evaluation computes as training does", "bf16_full_eval"),
     rule::NotNeeded("a value of use_qalora", "qalora_group_size"),
@@ -436,7 +436,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported(kNative, "model_init_kwargs auto_mapping dataset_kwargs"),
     rule::Unsupported("give the directory of that revision as model_name_or_path",
                       "base_model_revision model_revision"),
-    rule::Unsupported("products are bfloat16 or float32", "fp16_full_eval"),
+    rule::Unsupported(kNoFloat16, "fp16_full_eval"),
     rule::Unsupported(
         "adapters belong to linears; experts of gpt-oss are named in lora_target_modules",
         "target_parameters lora_target_parameters"),

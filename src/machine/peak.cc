@@ -13,7 +13,7 @@ double RunPeakLoop(Context& context, const PeakLoop& loop) {
 }
 
 double MeasurePeak(Context& context, DType compute) {
-  constexpr double kSeconds = 0.02;
+  constexpr double kSeconds = 0.05;
   const PeakLoop& loop = PeakLoopOf(ActiveSimdTarget(), compute);
   double best = 0;
   const Stopwatch all;

@@ -49,7 +49,7 @@ const PeakLoop& PeakLoopOf(SimdTarget target, DType compute);
 // Runs the loop once on each thread. Returns the operations.
 double RunPeakLoop(Context& context, const PeakLoop& loop);
 
-// Operations a second of the best of such runs on all threads, in about 20 ms, for the kernels that
+// Operations a second of the best of such runs on all threads, in about 50 ms, for the kernels that
 // this process uses (ActiveSimdTarget): the others were disturbed.
 double MeasurePeak(Context& context, DType compute);
 

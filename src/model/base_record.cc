@@ -87,7 +87,8 @@ std::string NoteIdle4bit(const WeightSizes& sizes) {
 
 std::string NoteIdleInt8(const Precision& precision, const WeightSizes& sizes) {
   if (precision.frozen == FrozenProducts::kFloat || sizes.quantized.any()) return "";
-  return "compute_dtype int8 has no effect: no weight is quantized, so products are in bfloat16";
+  return "compute_dtype int8 has no effect: no weight is quantized, so products are in bfloat16; "
+         "leave it out, or quantize (load_in_4bit true)";
 }
 
 // qlora_base.json has the fields of BaseRecord under the names of the options. The template is a

@@ -4,6 +4,8 @@
 #define QLORA_PASS_PRODUCT_RATES_H_
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "backend/backend_factory.h"
 #include "qlora/context.h"
@@ -28,10 +30,12 @@ struct ProductRates {
   double mean() const { return 2 / (1 / forward + 1 / backward); }
 };
 
-// The best of some repetitions, each of the two in about `seconds`, of pseudo-random values: codes
-// of zeros would take a shorter way.
-ProductRates MeasureProducts(Context& context, const BackendFactory& backends,
-                             const Precision& precision, const ProductShape& shape, double seconds);
+// Rates of each precision, the best of some repetitions in about `seconds` for each of the two
+// products, of pseudo-random values: codes of zeros would take a shorter way. Precisions take
+// turns, so that what disturbs the machine for a while disturbs all of them.
+std::vector<ProductRates> MeasureProducts(Context& context, const BackendFactory& backends,
+                                          std::span<const Precision> precisions,
+                                          const ProductShape& shape, double seconds);
 
 }  // namespace qlora
 

@@ -396,7 +396,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"recompute", gradient_checkpointing || recompute == "none",
        "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
       {"int8_backward", compute_dtype == "int8",
-       "it is an option of compute_dtype int8; leave it out"},
+       "it is an option of compute_dtype int8; set compute_dtype int8, or leave it out"},
       {"sgd_momentum", rule == UpdateRule::kSgd, "it is an option of optim sgd; leave it out"},
       {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
       {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},

@@ -145,9 +145,8 @@ std::string TemplatesFor(const Tokenizer& tokenizer) {
 }
 
 void ThrowNoChatTemplate(const Tokenizer& tokenizer) {
-  ThrowInvalidInput(
-      "this model has no chat template; name one with chat_template: {}, or a Jinja file",
-      TemplatesFor(tokenizer));
+  ThrowInvalidInput("this model has no chat template; set chat_template to {}, or to a Jinja file",
+                    TemplatesFor(tokenizer));
 }
 
 }  // namespace qlora

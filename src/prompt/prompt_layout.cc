@@ -150,8 +150,8 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   }
   if (!has_chat_template && rules.choice == LayoutChoice::kChat) {
     ThrowInvalidInput(
-        "prompt_layout chat needs a chat template and the model has none; name one with "
-        "chat_template: plain, chatml for models with its two tokens, or a Jinja file");
+        "prompt_layout chat needs a chat template and the model has none; set "
+        "chat_template to plain, to chatml for models with its two tokens, or to a Jinja file");
   }
   // Conversations have no other layout; the user's choice concerns other records.
   if (IsConversationFormat(format) || is_conversation)

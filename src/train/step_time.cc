@@ -76,19 +76,19 @@ TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
                               .out = std::min<std::int64_t>(config.intermediate_size, 2048),
                               .in = std::min<std::int64_t>(config.hidden_size, 2048),
                               .quantized = run.base.weights.quantized.any()};
-  const auto rates_of = [&](DType activation, FrozenProducts frozen) {
-    return MeasureProducts(context, *run.start.backends, {activation, DType::kF32, frozen}, shape,
-                           kSeconds);
-  };
   const Flops flops = 1.0 / plan.ranks.ranks * RemainingFlops(plan);
-  const ProductRates plain = rates_of(precision.activation, FrozenProducts::kFloat);
-  if (!shape.quantized) {
-    return {EstimateOf(flops, FrozenProducts::kFloat, plain, plain, plain).seconds, {}, {}};
+  std::vector<Precision> precisions = {{precision.activation, DType::kF32}};
+  if (shape.quantized) {
+    precisions.push_back({DType::kBF16, DType::kF32});
+    precisions.push_back({DType::kBF16, DType::kF32, FrozenProducts::kInt8});
   }
-  const ProductRates bf16 =
-      precision.activation == DType::kBF16 ? plain : rates_of(DType::kBF16, FrozenProducts::kFloat);
-  const ProductRates coded = rates_of(DType::kBF16, FrozenProducts::kInt8);
-  return EstimateOf(flops, precision.frozen, plain, bf16, coded);
+  const std::vector<ProductRates> rates =
+      MeasureProducts(context, *run.start.backends, precisions, shape, kSeconds);
+  if (!shape.quantized) {
+    return {
+        EstimateOf(flops, FrozenProducts::kFloat, rates[0], rates[0], rates[0]).seconds, {}, {}};
+  }
+  return EstimateOf(flops, precision.frozen, rates[0], rates[1], rates[2]);
 }
 
 StepLimit::StepLimit(const TrainPlan& plan, const FlopRates& rates)

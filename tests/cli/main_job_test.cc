@@ -204,7 +204,7 @@ TEST_F(MainJobTest, Tokenizes) {
               HasSubstr("ids: 99999 is not a token id of this model, which has "));
   const std::string talk = Write("talk.json", R"([{"role": "user", "content": "Hi"}])").string();
   EXPECT_THAT(Refused({"tokenize", "model", "--messages", talk}),
-              HasSubstr("this model has no chat template; name one with chat_template: plain, or"));
+              HasSubstr("this model has no chat template; set chat_template to plain, or"));
 }
 
 TEST_F(MainJobTest, InspectsModelsAdaptersAndFiles) {

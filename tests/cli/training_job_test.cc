@@ -109,7 +109,7 @@ TEST_F(TrainingJobTest, ConversationsWithoutATemplateAreAdvisedOfOneThatFits) {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": "
         "\"assistant\", \"content\": \"Hello\"}]}\n");
   EXPECT_THAT(Refused(TrainWords({"--dataset", "chat.jsonl"})),
-              HasSubstr("with chat_template: plain, or a Jinja file"));
+              HasSubstr("set chat_template to plain, or to a Jinja file"));
 }
 
 // The result as one object, and everything else where it was.

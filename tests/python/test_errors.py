@@ -52,11 +52,11 @@ CALLS = [
     (lambda: q.QLoraLinear.from_weight(W, r=1.5), TypeError, "from_weight(): r: expected an integer, found float"),
     (lambda: q.QLoraLinear.from_weight(W, seed=-1), q.Error, "from_weight(): seed: expected 0 or more, found -1"),
     (lambda: q.QLoraLinear.from_weight(W, compute_dtype="int4"), q.Error,
-     "compute_dtype expects one of float32, bfloat16, int8, found 'int4'"),
+     "compute_dtype: expects one of float32, bfloat16, int8, found 'int4'"),
     (lambda: q.QLoraLinear.from_quantized(T, compute_dtype="auto"), q.Error,
-     "compute_dtype expects one of float32, bfloat16, int8, found 'auto'"),
+     "compute_dtype: expects one of float32, bfloat16, int8, found 'auto'"),
     (lambda: q.QLoraLinear.from_weight(W, compute_dtype="float16"), q.Error,
-     "compute_dtype float16 is not supported: products are bfloat16 or float32"),
+     "compute_dtype float16 is not supported: nothing is computed in float16"),
     (lambda: q.QLoraLinear.from_quantized(W), TypeError, "weight: expected an NF4Tensor, found ndarray"),
     (lambda: LAYER(W, dropout_step="a"), TypeError, "dropout_step: expected an integer, found str"),
     (lambda: q.Context("x"), TypeError, "Context(): threads: expected an integer, found str"),
@@ -143,7 +143,7 @@ def test_objects_that_were_never_made_are_refused(kind):
 
 def test_objects_describe_themselves():
     layer = q.QLoraLinear.from_weight(W, r=2, lora_alpha=4)
-    assert repr(layer) == "<QLoraLinear 64 -> 8, r 2, lora_alpha 4, blocks of 64>"
+    assert repr(layer) == "<QLoraLinear 64 -> 8, r 2, lora_alpha 4, blocks of 64, compute_dtype float32>"
     layer.merge()
     assert repr(layer).endswith(", merged>")
     assert repr(T.dequantize("bfloat16")) == "<Tensor of bfloat16 (8, 64)>"

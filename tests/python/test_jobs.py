@@ -257,7 +257,7 @@ def test_names_of_generation():
     assert model.generate("a", max_tokens=5).text == model.generate("a", max_new_tokens=5).text
     with pytest.raises(q.Error, match="max_length: counts the prompt and .* write max_new_tokens"):
         model.generate("a", max_length=5)
-    with pytest.raises(q.Error, match="learning_rate: this function has no such option; it is an option of `qlora train`"):
+    with pytest.raises(q.Error, match="learning_rate: this function has no such option; `qlora train` has it"):
         model.generate("a", learning_rate=1)
     other = q.Model.load(TINY, chat_template="plain", chat_template_kwargs={"enable_thinking": False})
     assert other.has_chat_template
