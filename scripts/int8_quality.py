@@ -4,12 +4,12 @@
 usage: int8_quality.py QLORA MODEL TRAIN HELDOUT FOLDER [STEPS]
 
 Trains QLORA's MODEL (a folder of Hugging Face) on records TRAIN with three seeds and compute_dtype float32, int8 and
-int8 with int8_backward, then prints, beside float32 on the same NF4 weights:
+int8 with int8_backward, then prints, beside float32 on the same weights (NF4, where no other format is named):
 
 - the held-out loss, each mean of three seeds with its difference in percent
 - the cosine of the gradient of each tensor of a trained adapter: the smallest and the median
-- the difference of the log-probability of each held-out token: its root mean square and the largest
-- the same and the loss of Q8_0 with one channel behind each norm made larger, and the columns of the weights that read it
+- the loss of Q8_0, and the difference of the log-probability of each held-out token: its root mean square and the largest
+- the same of Q8_0 with one channel behind each norm made larger, and the columns of the weights that read it
   smaller (in 4 bits, codes of these columns would be 0), and of NF4 with one weight of a down_proj as large as its row
 - the error of products 4096 wide, with channels and weights far above the others, in percent of the product without them
 

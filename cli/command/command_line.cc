@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "command/config_file.h"
 #include "foreign/foreign_option.h"
 #include "foreign/rules.h"
@@ -220,23 +221,24 @@ class Scanner {
     const std::size_t equals = key.find('=');
     const std::string origin = argument.substr(0, argument.find('='));
     if (equals != std::string::npos) {
-      Add(key.substr(0, equals), key.substr(equals + 1), origin);
+      const std::string value = key.substr(equals + 1);
+      key.resize(equals);
+      if (IsNegated(key)) ThrowNegated(origin, value);
+      Add(key, value, origin);
       return;
     }
     const Option* option = table_.Find(key);
     const bool foreign = option == nullptr && !IsConfig(key) && IsForeignOption(key);
     const bool more = next_ < arguments_.size();
-    const bool negated = key.starts_with("no-") || key.starts_with("no_");
     if (IsBool(option)) {
-      // A flag takes the next word only if it is a truth value: "--packing ./data" leaves the path
+      // A flag takes the next word only if that is for it: "--packing ./data" leaves the path
       // alone.
-      const bool given = more && (ParseBool(arguments_[next_]).has_value() ||
-                                  IsChoice(*option, arguments_[next_]) ||
+      const bool given = more && (IsForFlag(arguments_[next_]) ||
+                                  IsChoice(*option, LowerCase(arguments_[next_])) ||
                                   IsForeignFlagValue(key, arguments_[next_]));
-      if (more && !given) CheckBehindFlag(*option, origin, arguments_[next_]);
       Add(key, given ? arguments_[next_++] : "true", origin);
-      // --no-key of a flag, unless an option is really called so.
-    } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
+    } else if (IsNegated(key)) {
+      if (more && IsForFlag(arguments_[next_])) ThrowNegated(origin, arguments_[next_]);
       Add(key.substr(3), "false", origin);
     } else if (foreign) {
       Foreign(key, origin);
@@ -253,20 +255,28 @@ class Scanner {
     }
   }
 
-  // "--packing ture" with no such file: a mistyped truth value, not a configuration file.
-  void CheckBehindFlag(const Option& option, const std::string& origin,
-                       const std::string& argument) const {
-    if (!TakesConfig() || !IsKey(argument) || IsPath(argument)) return;
-    const std::vector<std::string> choices =
-        option.choices.empty() ? std::vector<std::string>{"true", "false"} : option.choices;
-    ThrowInvalidInput(
-        "{}: expects {}, found '{}'; there is no configuration file of this name either", origin,
-        fmt::join(choices, " or "), argument);
+  // True for a word behind a flag that is meant for the flag, right or wrong: a truth value or a
+  // slip of one, which no model or text would be, and where a configuration file may stand, a word
+  // that cannot be one.
+  bool IsForFlag(const std::string& word) const {
+    if (ParseBool(word)) return true;
+    if (!IsWord(word) || IsPath(word)) return false;
+    return IsLikeBool(word) || (TakesConfig() && word.find_first_of("./") == std::string::npos);
   }
 
-  bool CanBeOff(const std::string& key) const {
-    const Option* option = table_.Find(key);
-    return option == nullptr ? IsForeignOption(key) : IsBool(option);
+  // --no-key, with a value behind it or in it.
+  [[noreturn]] static void ThrowNegated(const std::string& origin, const std::string& value) {
+    ThrowInvalidInput("{}: takes no value, found '{}'; write --{} true or --{} false", origin,
+                      value, origin.substr(5), origin.substr(5));
+  }
+
+  // True for no-key of a flag, unless an option is really called so.
+  bool IsNegated(const std::string& key) const {
+    if (table_.Find(key) != nullptr || !(key.starts_with("no-") || key.starts_with("no_"))) {
+      return false;
+    }
+    const Option* option = table_.Find(key.substr(3));
+    return option == nullptr ? IsForeignOption(key.substr(3)) : IsBool(option);
   }
 
   void Foreign(const std::string& key, const std::string& origin) {

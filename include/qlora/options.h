@@ -45,6 +45,8 @@ struct IdleOption {
 
 // true, yes, on, 1 and their opposites in any case; nothing for other words.
 std::optional<bool> ParseBool(std::string_view text);
+// True for these words, and for slips of true and false: "ture".
+bool IsLikeBool(std::string_view text);
 
 // A path with the home folder ($HOME) in place of "~" at its start.
 std::string ExpandHome(std::string_view path);

@@ -239,7 +239,7 @@ class QLoraLinear:
     @staticmethod
     def from_weight(
         w: Floats, r: int = 16, lora_alpha: float = 32.0, lora_dropout: float = 0.0,
-        use_rslora: bool = False, seed: int = 42, *, compute_dtype: str = "float32",
+        use_rslora: bool = False, seed: int = 42, *, compute_dtype: DType = "float32",
         int8_backward: bool = False, bias: Any = None, quant_type: QuantType = "nf4",
         block_size: int = 64, scale_type: ScaleType = "double_bnb", scaler_block_size: int = 256, rule: Rule = "cpu",
         scale_search: bool = False, importance: Any = None, row_blocks: bool = False,
@@ -247,7 +247,7 @@ class QLoraLinear:
     @staticmethod
     def from_quantized(
         weight: NF4Tensor, r: int = 16, lora_alpha: float = 32.0, lora_dropout: float = 0.0,
-        use_rslora: bool = False, seed: int = 42, *, compute_dtype: str = "float32",
+        use_rslora: bool = False, seed: int = 42, *, compute_dtype: DType = "float32",
         int8_backward: bool = False, bias: Any = None, context: Optional[Context] = None) -> QLoraLinear: ...
     @staticmethod
     def load(
@@ -297,6 +297,10 @@ class QLoraLinear:
     def lora_alpha(self) -> float: ...
     @property
     def lora_dropout(self) -> float: ...
+    @property
+    def compute_dtype(self) -> str: ...
+    @property
+    def int8_backward(self) -> bool: ...
     @property
     def scaling(self) -> float: ...
     @property

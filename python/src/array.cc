@@ -392,16 +392,20 @@ NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_
   return {out, array.writable()};
 }
 
-std::string NameOfDType(const py::object& dtype) {
-  std::string name = py::str(dtype);
-  if (py::hasattr(dtype, "__name__")) name = py::str(dtype.attr("__name__"));
-  if (py::isinstance<py::dtype>(dtype)) name = py::str(dtype.attr("name"));
-  // str(torch.float32) is "torch.float32"; numpy.float32 is a class with __name__.
-  return name.starts_with("torch.") ? name.substr(6) : name;
+std::string NameOfDType(const char* argument, const py::object& dtype) {
+  const std::string text = py::str(dtype);
+  if (py::isinstance<py::dtype>(dtype)) return py::str(dtype.attr("name"));
+  // numpy.float32 is a class.
+  if (py::isinstance<py::type>(dtype)) return py::str(dtype.attr("__name__"));
+  // str(torch.float32) is "torch.float32".
+  if (text.starts_with("torch.")) return text.substr(6);
+  if (py::isinstance<py::str>(dtype)) return text;
+  throw py::type_error(fmt::format("{}: expected a dtype or its name, found {}", argument,
+                                   py::type::of(dtype).attr("__name__").cast<std::string>()));
 }
 
 DType ParseDType(const py::object& dtype) {
-  const std::string name = NameOfDType(dtype);
+  const std::string name = NameOfDType("dtype", dtype);
   for (const DType known : kResultTypes) {
     if (name == TypeOf(known).name) return known;
   }

@@ -129,8 +129,9 @@ std::string NamesOf(DTypes types);
 // Returns "(2, 3)".
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 
-// The name of a dtype: of "float32", numpy.float32, torch.float32 ... "float32".
-std::string NameOfDType(const py::object& dtype);
+// The name of a dtype: of "float32", numpy.float32, torch.float32 ... "float32". Throws TypeError:
+// something else.
+std::string NameOfDType(const char* argument, const py::object& dtype);
 // The same -> F32, BF16 or F16.
 DType ParseDType(const py::object& dtype);
 

@@ -24,7 +24,7 @@ void BindMaking(LayerClass& layer) {
              bool row_blocks, bool zero_point, const ContextPtr& context) {
             return LayerFromWeight(w,
                                    {r, lora_alpha, lora_dropout, use_rslora, seed,
-                                    NameOfDType(compute_dtype), int8_backward},
+                                    NameOfDType("compute_dtype", compute_dtype), int8_backward},
                                    {quant_type, block_size, scale_type, scaler_block_size, rule,
                                     scale_search, row_blocks, zero_point, "w"},
                                    importance, bias, context);
@@ -50,7 +50,7 @@ void BindMaking(LayerClass& layer) {
              bool int8_backward, const py::object& bias, const ContextPtr& context) {
             return LayerFromQuantized(weight,
                                       {r, lora_alpha, lora_dropout, use_rslora, seed,
-                                       NameOfDType(compute_dtype), int8_backward},
+                                       NameOfDType("compute_dtype", compute_dtype), int8_backward},
                                       bias, context);
           },
           // The defaults of from_weight.

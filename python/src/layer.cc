@@ -30,6 +30,7 @@ std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* arra
 
 // "int8" -> I8, by the names that train() takes.
 DType OperandType(const std::string& compute_dtype) {
+  if (compute_dtype.empty()) ThrowInvalidInput("compute_dtype: expected a type, found ''");
   std::string name = "float32";
   OptionTable table;
   table.Choice("compute_dtype", &name, {"float32", "bfloat16", "int8"}, "");

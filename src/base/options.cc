@@ -17,6 +17,8 @@
 namespace qlora {
 namespace {
 
+std::vector<std::string> TruthValues() { return {"true", "false"}; }
+
 std::string Normalise(std::string_view key) {
   std::string out(key);
   // --max-length and max_length are one option: command lines and files are read by one table.
@@ -109,19 +111,19 @@ std::vector<std::string> NearChoices(std::string_view text,
 // Ends the message about a value that an option does not take, but perhaps another one of `all`.
 std::string AdviceOn(std::string_view text, const Option& option, const std::vector<Option>& all) {
   constexpr std::size_t kMost = 4;
-  const std::vector<std::string> near = NearChoices(text, option.choices);
+  const bool is_flag = std::holds_alternative<bool*>(option.value);
+  const std::vector<std::string> near = NearChoices(text, is_flag ? TruthValues() : option.choices);
   if (!near.empty() && near.size() <= kMost) {
     return fmt::format("; did you mean '{}'?", fmt::join(near, "' or '"));
   }
+  if (!option.hint.empty()) return "; " + option.hint;
   const std::string name = LowerCase(text);
-  for (const Option& other : all) {
-    // auto, true, false and none are choices of many.
-    if (name == "auto" || name == "none" || ParseBool(name).has_value()) break;
-    if (std::ranges::count(other.choices, name) != 0) {
-      return fmt::format("; that is a choice of {}", other.name);
-    }
-  }
-  return option.hint.empty() ? "" : "; " + option.hint;
+  // auto, true, false and none are choices of many.
+  const bool says_all = name == "auto" || name == "none" || ParseBool(name).has_value();
+  if (says_all || (!is_flag && option.choices.empty())) return "";
+  const auto other = std::ranges::find_if(
+      all, [&](const Option& o) { return std::ranges::count(o.choices, name) != 0; });
+  return other == all.end() ? "" : fmt::format("; that is a choice of {}", other->name);
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -167,6 +169,10 @@ std::optional<bool> ParseBool(std::string_view text) {
   if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
   if (word == "false" || word == "no" || word == "off" || word == "0") return false;
   return std::nullopt;
+}
+
+bool IsLikeBool(std::string_view text) {
+  return ParseBool(text).has_value() || !Nearest(LowerCase(text), TruthValues()).empty();
 }
 
 std::string Option::ToString() const {

@@ -43,7 +43,7 @@ class CommandTarget : public MigrationTarget {
   void Done(std::string_view /*how*/) override {}
   void Unsupported(std::string_view why) override {
     if (table_.Find(key_) != nullptr) {
-      ThrowInvalidInput("{}: {} {} is not supported: {}", origin_, key_, TextOf(value_), why);
+      ThrowInvalidInput("{}: {} is not supported: {}", origin_, TextOf(value_), why);
     }
     // On a command line, an option that does nothing is an error; in a file of `migrate`, a line of
     // the list. An option that another verb has is not one of another program.
@@ -188,16 +188,17 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
                 bool takes_words) {
   const KeyRule& rule = *FindForeignRule(key);
   const bool is_bool = ParseBool(word).has_value();
+  const bool is_like_bool = IsLikeBool(word);
   switch (rule.kind) {
     case RuleKind::kCopy: {
       const Option* option = CopiedOption(table, key);
       // A flag takes the next word only if it is true or false.
-      return is_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
+      return is_like_bool || option == nullptr || !std::holds_alternative<bool*>(option->value);
     }
     case RuleKind::kExpect:
-      return is_bool || rule.text != "true";
+      return is_like_bool || rule.text != "true";
     case RuleKind::kCustom:
-      return is_bool || IsNone(YAML::Node(word)) ||
+      return is_like_bool || IsNone(YAML::Node(word)) ||
              !(rule.custom == MigrateFp16 || rule.custom == MigrateTrainOnPrompt ||
                rule.custom == MigrateThinking ||
                (rule.custom == MigrateBf16 && word != "auto" && word != "full"));

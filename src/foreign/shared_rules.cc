@@ -1,4 +1,6 @@
 // Rules that several trainers, or the command line, share.
+#include <fmt/format.h>
+
 #include <optional>
 #include <string_view>
 
@@ -19,13 +21,26 @@ void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
   target.Carry("gradient_checkpointing", is_word ? YAML::Node("true") : value);
 }
 
+namespace {
+
+// false, and auto, say nothing: another key may name the type.
+void MigrateNoType(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = BoolText(value);
+  if (value.IsNull() || text.empty() || text == "false" || text == "auto") {
+    target.NotNeeded("compute_dtype says what products are computed in");
+  } else {
+    target.Unsupported(fmt::format("expected true, false or auto, found '{}'", OneLine(value)));
+  }
+}
+
+}  // namespace
+
 void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = BoolText(value);
   if (text == "true" || text == "full") {
     target.Carry("compute_dtype", YAML::Node("bfloat16"));
   } else {
-    // auto says nothing: another key may name the type.
-    target.NotNeeded("compute_dtype says what products are computed in");
+    MigrateNoType(value, target);
   }
 }
 
@@ -33,7 +48,7 @@ void MigrateFp16(const YAML::Node& value, MigrationTarget& target) {
   if (BoolText(value) == "true") {
     target.Unsupported(kNoFloat16);
   } else {
-    target.NotNeeded("compute_dtype says what products are computed in");
+    MigrateNoType(value, target);
   }
 }
 
@@ -78,7 +93,8 @@ void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = BoolText(value);
   if (text.empty()) return target.NotNeeded("prompts are masked where there are completions");
   // The opposite question: completion_only_loss: true masks the prompts.
-  target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
+  const std::optional<bool> masks = ParseBool(text);
+  target.Carry("train_on_inputs", masks ? YAML::Node(*masks ? "false" : "true") : value);
 }
 
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {

@@ -30,9 +30,9 @@ struct ProductRates {
   double mean() const { return 2 / (1 / forward + 1 / backward); }
 };
 
-// Rates of each precision, the best of some repetitions in about `seconds` for each of the two
-// products, of pseudo-random values: codes of zeros would take a shorter way. Precisions take
-// turns, so that what disturbs the machine for a while disturbs all of them.
+// Rates of each precision: the best of the repetitions that fit into `seconds`, of pseudo-random
+// values, since codes of zeros would take a shorter way. Precisions take turns, so that what
+// disturbs the machine for a while disturbs all of them.
 std::vector<ProductRates> MeasureProducts(Context& context, const BackendFactory& backends,
                                           std::span<const Precision> precisions,
                                           const ProductShape& shape, double seconds);

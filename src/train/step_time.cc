@@ -68,7 +68,7 @@ TimeEstimate EstimateOf(const Flops& flops, FrozenProducts frozen, const Product
 }
 
 TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
-  constexpr double kSeconds = 0.05;
+  constexpr double kSeconds = 0.3;
   const PreparedRun& run = *plan.run;
   const DecoderConfig& config = run.base.config;
   const Precision& precision = run.base.precision;
@@ -77,18 +77,17 @@ TimeEstimate EstimateTime(Context& context, const TrainPlan& plan) {
                               .in = std::min<std::int64_t>(config.hidden_size, 2048),
                               .quantized = run.base.weights.quantized.any()};
   const Flops flops = 1.0 / plan.ranks.ranks * RemainingFlops(plan);
+  const bool is_bf16 = precision.activation == DType::kBF16;
   std::vector<Precision> precisions = {{precision.activation, DType::kF32}};
-  if (shape.quantized) {
-    precisions.push_back({DType::kBF16, DType::kF32});
-    precisions.push_back({DType::kBF16, DType::kF32, FrozenProducts::kInt8});
-  }
+  if (shape.quantized) precisions.push_back({DType::kBF16, DType::kF32, FrozenProducts::kInt8});
+  if (shape.quantized && !is_bf16) precisions.push_back({DType::kBF16, DType::kF32});
   const std::vector<ProductRates> rates =
       MeasureProducts(context, *run.start.backends, precisions, shape, kSeconds);
+  const ProductRates& plain = rates.front();
   if (!shape.quantized) {
-    return {
-        EstimateOf(flops, FrozenProducts::kFloat, rates[0], rates[0], rates[0]).seconds, {}, {}};
+    return {EstimateOf(flops, FrozenProducts::kFloat, plain, plain, plain).seconds, {}, {}};
   }
-  return EstimateOf(flops, precision.frozen, rates[0], rates[1], rates[2]);
+  return EstimateOf(flops, precision.frozen, plain, is_bf16 ? plain : rates[2], rates[1]);
 }
 
 StepLimit::StepLimit(const TrainPlan& plan, const FlopRates& rates)

@@ -201,7 +201,7 @@ TEST_F(BadModelTest, ABrokenGgufFile) {
   Write("model.gguf", "GGUF");
   EXPECT_THAT(Refused({"generate", "model.gguf", "Hi"}), HasSubstr("model.gguf: ends at byte 4"));
   EXPECT_THAT(Refused({"export", "model", "m.gguf", "--outtype", "q4_k_x"}),
-              HasSubstr("outtype expects"));
+              HasSubstr("--outtype: expects"));
 }
 
 TEST_F(BadModelTest, TokenizerWithoutTheNeededParts) {

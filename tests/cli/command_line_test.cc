@@ -179,13 +179,35 @@ TEST_F(CommandLineTest, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf({"a", "b"}, {"model_name_or_path"}), HasSubstr("unexpected 'b' after"));
   EXPECT_THAT(ErrorOf({"--no-model"}), HasSubstr("unknown option 'no-model'"));
   EXPECT_THAT(ErrorOf({"--packing=perhaps"}), HasSubstr("true or false"));
-  EXPECT_THAT(ErrorOf({"--packing", "ture"}, {"config"}),
-              HasSubstr("--packing: expects true or false, found 'ture'"));
-  EXPECT_THAT(ErrorOf({"--packing", "cosine"}), HasSubstr("unexpected 'cosine'"));
-  EXPECT_THAT(ErrorOf({"--packing=cosine"}), HasSubstr("that is a choice of scheduler"));
   EXPECT_THAT(ErrorOf({"--lr", "x"}), HasSubstr("--lr: learning_rate expects a number"));
   EXPECT_THAT(ErrorOf({"--scheduler", "linaer"}), HasSubstr("one of linear, cosine"));
   EXPECT_FALSE(table_.Find("packing")->set);
+}
+
+TEST_F(CommandLineTest, AWordBehindAFlagIsItsValueUnlessItCanBeAnother) {
+  const std::string run = Write("run.yaml", "max_steps: 3\n");
+  for (const Words& words : {Words{"--packing", "ture"},
+                             {"--packing", "perhaps"},
+                             {"--packing", "cosine"},
+                             {run, "--packing", "fasle"},
+                             {"--packing", "flase", run}}) {
+    EXPECT_THAT(ErrorOf(words, {"config"}), HasSubstr("--packing: expects true or false, found"));
+  }
+  EXPECT_THAT(ErrorOf({"--packing", "cosine"}, {"config"}),
+              HasSubstr("that is a choice of scheduler"));
+  EXPECT_THAT(ErrorOf({"--packing", "ture", "m"}, {"model_name_or_path"}),
+              HasSubstr("found 'ture'; did you mean 'true'?"));
+  for (const Words& words : {Words{"--no-packing", "ture"}, {"--no-packing=true"}}) {
+    EXPECT_THAT(ErrorOf(words, {"config"}), HasSubstr("--no-packing: takes no value, found"));
+  }
+  // A text, a file, and a word that is none of these.
+  Parse({"--packing", "a tree"}, {"model_name_or_path"});
+  EXPECT_EQ(model_, "a tree");
+  Parse({"--packing", "no-model"}, {"model_name_or_path"});
+  EXPECT_EQ(model_, "no-model");
+  Parse({"--packing", run}, {"config"});
+  EXPECT_EQ(steps_, 3);
+  EXPECT_THAT(ErrorOf({"--packing", "./ture"}, {"config"}), HasSubstr("cannot be opened"));
 }
 
 TEST_F(CommandLineTest, NamesOptionsOfTrainingThatAVerbLacks) {

@@ -178,7 +178,7 @@ TEST_F(ForeignOptionTest, IntervalsByEpochAndShare) {
 
 TEST_F(ForeignOptionTest, WhatCannotBeDoneSaysWhatToWrite) {
   EXPECT_THAT(TrainError({"--push_to_hub"}), HasSubstr("nothing leaves this machine"));
-  EXPECT_THAT(TrainError({"--fp16"}), HasSubstr("see compute_dtype"));
+  EXPECT_THAT(TrainError({"--fp16"}), HasSubstr("compute_dtype takes"));
   EXPECT_THAT(TrainError({"--fp32"}), HasSubstr("write --compute_dtype float32"));
   EXPECT_THAT(TrainError({"--quant", "nf4"}), HasSubstr("write --bnb_4bit_quant_type"));
   EXPECT_THAT(TrainError({"--load_in_8bit"}), HasSubstr("4 or in 16 bits"));
@@ -284,9 +284,17 @@ TEST_F(ForeignOptionTest, ValuesOfOtherTrainers) {
 
 TEST_F(ForeignOptionTest, ValuesThatCannotBeHadSayWhatToWrite) {
   EXPECT_THAT(TrainError({"--init_lora_weights", "gaussian"}), HasSubstr("true, pissa, olora"));
-  EXPECT_THAT(TrainError({"--compute_dtype", "fp16"}), HasSubstr("bfloat16 or float32"));
+  EXPECT_THAT(TrainError({"--compute_dtype", "fp16"}),
+              HasSubstr("--compute_dtype: fp16 is not supported: nothing is computed in float16"));
+  for (const char* flag : {"--bf16=ture", "--fp16=fasle", "--bf16=2"}) {
+    EXPECT_THAT(TrainError({flag}), HasSubstr("expected true, false or auto, found")) << flag;
+  }
+  EXPECT_THAT(TrainError({"--bf16", "ture"}), HasSubstr("expected true, false or auto, found"));
+  EXPECT_THAT(
+      TrainError({"--completion_only_loss", "ture"}),
+      HasSubstr("train_on_inputs expects true or false, found 'ture'; did you mean 'true'?"));
   // A value that no trainer has is answered with the choices.
-  EXPECT_THAT(TrainError({"--optim", "shampoo"}), HasSubstr("optim expects one of adamw"));
+  EXPECT_THAT(TrainError({"--optim", "shampoo"}), HasSubstr("--optim: expects one of adamw"));
   EXPECT_THAT(TrainError({"--metric_for_best_model", "eval_rouge"}),
               HasSubstr("expects one of loss, token_accuracy, accuracy, brier, rewards/accuracies, "
                         "rewards/margins, found 'rouge'"));
@@ -378,8 +386,7 @@ TEST_F(ForeignOptionTest, OtherPrograms) {
   }
   for (const auto& [flag, answer] :
        {std::pair("--output_dir=o",
-                  "--output_dir: this verb has no such option; it is an option of "
-                  "`qlora train`"),
+                  "--output_dir: this verb has no such option; `qlora train` has it"),
         {"--lora-rank=4",
          "--lora-rank: this verb has no such option; it is lora_r of `qlora train`"},
         {"--max-length=5",

@@ -128,7 +128,7 @@ TEST_F(ValidateTest, JsonHasStepsMemoryAndDisk) {
 TEST_F(ValidateTest, OtherDevicesAreRefusedWithTheReason) {
   for (const char* device : {"cuda", "cuda:0", "mps"}) {
     const std::string refusal = Refused(TrainWords({std::string("--device=") + device}));
-    EXPECT_THAT(refusal, AllOf(HasSubstr("device expects one of auto, cpu"),
+    EXPECT_THAT(refusal, AllOf(HasSubstr("--device: expects one of auto, cpu"),
                                HasSubstr("found '" + std::string(device) +
                                          "'; qlora computes on the CPU\n")));
   }

@@ -56,7 +56,7 @@ CALLS = [
     (lambda: q.QLoraLinear.from_quantized(T, compute_dtype="auto"), q.Error,
      "compute_dtype: expects one of float32, bfloat16, int8, found 'auto'"),
     (lambda: q.QLoraLinear.from_weight(W, compute_dtype="float16"), q.Error,
-     "compute_dtype float16 is not supported: nothing is computed in float16"),
+     "compute_dtype: float16 is not supported: nothing is computed in float16"),
     (lambda: q.QLoraLinear.from_quantized(W), TypeError, "weight: expected an NF4Tensor, found ndarray"),
     (lambda: LAYER(W, dropout_step="a"), TypeError, "dropout_step: expected an integer, found str"),
     (lambda: q.Context("x"), TypeError, "Context(): threads: expected an integer, found str"),

@@ -72,6 +72,30 @@ def test_types_of_products_have_the_names_of_train():
         np.testing.assert_array_equal(make(compute_dtype=name)(x), make(compute_dtype=ours)(x))
 
 
+@pytest.mark.parametrize("dtype, name", [
+    ("bf16", "bfloat16"), (np.float32, "float32"), (np.dtype("float32"), "float32"), (np.int8, "int8")])
+def test_types_of_products_may_be_dtypes(dtype, name):
+    layer = make(compute_dtype=dtype)
+    assert layer.compute_dtype == name and not layer.int8_backward
+    assert f"compute_dtype {name}>" in repr(layer)
+
+
+def test_types_of_products_may_be_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    assert make(compute_dtype=torch.bfloat16).compute_dtype == "bfloat16"
+    layer = make(compute_dtype=torch.int8, int8_backward=True)
+    assert layer.compute_dtype == "int8" and layer.int8_backward
+    assert "compute_dtype int8, int8_backward>" in repr(layer)
+    with pytest.raises(q.Error, match="compute_dtype: float16 is not supported: nothing is computed in float16"):
+        make(compute_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [None, 8, 1.5, [], object()])
+def test_types_of_products_are_names_or_dtypes(dtype):
+    with pytest.raises(TypeError, match="compute_dtype: expected a dtype or its name, found "):
+        make(compute_dtype=dtype)
+
+
 @pytest.mark.parametrize("name", ["zero_point", "row_blocks"])
 def test_products_in_eight_bits_need_codes(name):
     with pytest.raises(q.Error, match="int8 would have no effect with " + name):

@@ -129,7 +129,7 @@ def test_qlora_rs_s_mistakes(tmp_path):
             (lambda: make(w, None, config(qlora_rs.LoraConfig(r=0))), ValueError, "r: expected"),
             (lambda: make(w, None, config(qlora_rs.LoraConfig(dropout=1.5))), ValueError, "dropout"),
             (lambda: make(w, None, config(quantization=qlora_rs.QuantizationConfig(
-                compute_dtype="int4"))), ValueError, "compute_dtype expects one of float32, "),
+                compute_dtype="int4"))), ValueError, "compute_dtype: expects one of float32, "),
             (lambda: make(w).forward(w[:, :60]), ValueError, r"\(..., 64\)"),
             (lambda: qlora_rs.QuantizedLinear(64), TypeError, "out_features"),
             (lambda: qlora_rs.export_gguf([("a", w)], path), TypeError, "str and ndarray"),

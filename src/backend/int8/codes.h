@@ -75,7 +75,7 @@ void ExcessOfRow(const WeightView& weight, std::int64_t row, const CodeScale& sc
 // ---- Activations.
 
 // The columns of a group that stay in float32, ascending: few values that hold the group, beside
-// which the others would be codes under 3.
+// which the root mean square of the others' codes is under 3.
 struct Spikes {
   static constexpr int kMost = 8;
   int count = 0;

@@ -296,9 +296,16 @@ TEST_F(EngineServiceTest, WhatHasNoPlaceIsRefused) {
   EXPECT_EQ(StatusOfModel("no such model"), 404);
   EXPECT_EQ(StatusOf(GenerationRequest()), 400);
   Start({.sequences = 1, .queue = 1, .positions = 64, .rows = 64});
+  std::promise<void> held;
   std::promise<void> go;
   std::shared_future<void> may_go = go.get_future().share();
-  std::thread holder([&] { service_->RunAlone([may_go] { may_go.wait(); }); });
+  std::thread holder([&] {
+    service_->RunAlone([&] {
+      held.set_value();
+      may_go.wait();
+    });
+  });
+  held.get_future().wait();  // before, answers would be written, and make room
   std::vector<std::future<Told>> taken;
   taken.push_back(Begin(Request("a", 2)));
   taken.push_back(Begin(Request("b", 2)));
