@@ -35,9 +35,9 @@ inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
 static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
 static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  // room of values
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
-// Up to this many rows of dy, decoding the weight costs as much as the products, and a task of the
-// backward pass takes 2 * kChunk columns.
-inline constexpr std::int64_t kPairedRows = 256;
+// Up to this many rows of dy, a task of the backward pass takes 2 * kChunk columns: with few,
+// decoding the weight costs as much as the products, and with more, reading the codes of dy.
+inline constexpr std::int64_t kPairedRows = 512;
 static_assert(CodedColumns::kMost == 2 * kChunk);
 static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in

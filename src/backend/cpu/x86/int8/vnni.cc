@@ -31,6 +31,10 @@ using Sum = decltype(Ints::raw);
 // memory. With fewer, each instruction would wait for the one before it in its sum.
 constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : 6;
 
+// Steps of a round of the inner loop, whose number of rounds processors then foresee.
+constexpr Index kSteps = 4;
+static_assert(kInt8Depth % (kSteps * kInt8Step) == 0);
+
 // sum + four products of unsigned and signed bytes each.
 HWY_INLINE Sum AddQuads(Sum sum, Ints bytes, Ints codes) {
 #if HWY_TARGET == HWY_AVX3
@@ -45,6 +49,25 @@ HWY_INLINE Ints QuadOf(const std::uint8_t* row) {
   std::int32_t quad;
   std::memcpy(&quad, row, sizeof(quad));
   return hn::Set(IntTag(), quad);
+}
+
+// c(r, lane) = fma(sum(r, lane), scales[lane], c(r, lane) or 0). Without a branch for each vector.
+template <bool kAdd, int kRows, int kVectors>
+HWY_INLINE void AddScaled(const Sum (&sum)[kRows][kVectors], const float* scales, float* c,
+                          Index c_stride) {
+  const FloatTag f;
+  hn::Vec<FloatTag> scale[kVectors];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) scale[v] = hn::LoadU(f, scales + v * kLanes);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r, c += c_stride) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = c + v * kLanes;
+      const auto before = kAdd ? hn::LoadU(f, to) : hn::Zero(f);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale[v], before), f, to);
+    }
+  }
 }
 
 // kRows rows, kVectors vectors of lanes from `lane` on.
@@ -65,19 +88,22 @@ void Tile(const Int8Product& p, Index row, Index lane) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) sum[r][v] = start.raw;
     }
-    const Index depth = (std::min(int8::kGroup, p.k - k) + kInt8Step - 1) / kInt8Step;
-    for (Index i = 0; i < depth; ++i, a += kInt8Step, panel += kInt8Step * width) {
-      Ints lanes[kVectors];
+    const Index depth = std::min(int8::kGroup, p.k - k) / kInt8Step;
+    for (Index i = 0; i < depth; i += kSteps) {
+#pragma GCC unroll 8
+      for (Index step = 0; step < kSteps; ++step, a += kInt8Step, panel += kInt8Step * width) {
+        Ints lanes[kVectors];
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        const auto* from = reinterpret_cast<const std::int32_t*>(panel);
-        lanes[v] = hn::LoadU(d, from + v * kLanes);
-      }
+        for (int v = 0; v < kVectors; ++v) {
+          const auto* from = reinterpret_cast<const std::int32_t*>(panel);
+          lanes[v] = hn::LoadU(d, from + v * kLanes);
+        }
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const Ints quad = QuadOf(a + r * kInt8Stride);
+        for (int r = 0; r < kRows; ++r) {
+          const Ints quad = QuadOf(a + r * kInt8Stride);
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = AddQuads(sum[r][v], quad, lanes[v]);
+          for (int v = 0; v < kVectors; ++v) sum[r][v] = AddQuads(sum[r][v], quad, lanes[v]);
+        }
       }
     }
     // Ends the life of the sums of the loop; otherwise GCC copies each in every step.
@@ -86,19 +112,17 @@ void Tile(const Int8Product& p, Index row, Index lane) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) __asm__("" : "+v"(sum[r][v]));
     }
-    const bool first = k == 0;
-    const bool last = k + int8::kGroup >= p.k;
-#pragma GCC unroll 2
+    const float* scales = p.scales + group;
+    if (k == 0 && !p.add) {
+      AddScaled<false>(sum, scales, c, p.c_stride);
+    } else {
+      AddScaled<true>(sum, scales, c, p.c_stride);
+    }
+  }
+  for (Index r = 0; r < kRows && p.factors != nullptr; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      const auto scale = hn::LoadU(f, p.scales + group + v * kLanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        float* to = c + r * p.c_stride + v * kLanes;
-        const auto before = first && !p.add ? hn::Zero(f) : hn::LoadU(f, to);
-        auto total = hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale, before);
-        if (last && p.factors != nullptr) total = hn::Mul(total, hn::Set(f, p.factors[row + r]));
-        hn::StoreU(total, f, to);
-      }
+      float* to = c + r * p.c_stride + v * kLanes;
+      hn::StoreU(hn::Mul(hn::LoadU(f, to), hn::Set(f, p.factors[row + r])), f, to);
     }
   }
 }
