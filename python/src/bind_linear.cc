@@ -40,9 +40,8 @@ void BindMaking(LayerClass& layer) {
           "Raises Error: what quantize() refuses, r < 1, lora_alpha <= 0, lora_dropout outside "
           "[0, 1), a bias of another length. compute_dtype: operands of products, float32, "
           "bfloat16, or int8: 8 bits of x and of the weight, beside bfloat16; refused with "
-          "zero_point, and with row_blocks that do not divide in_features. int8_backward, with "
-          "int8: "
-          "8 bits of dy in backward(), too.")
+          "zero_point, and with row_blocks that do not divide in_features. int8_backward, beside "
+          "int8: 8 bits of dy in backward(), too.")
       .def_static(
           "from_quantized",
           [](const NF4Tensor& weight, std::int64_t r, double lora_alpha, double lora_dropout,

@@ -55,9 +55,8 @@ RecordEncoder::RecordEncoder(PromptLayout layout, const EncodingOptions& options
   // Refused here rather than at the first record, which would read like a fault of that record.
   if (kind == Kind::kChat && chat == nullptr) {
     ThrowInvalidInput(
-        "conversations need a chat template and the model has none; set chat_template to {}, or to "
-        "a "
-        "Jinja file",
+        "conversations need a chat template and the model has none; set chat_template to "
+        "{}, or to a Jinja file",
         TemplatesFor(tokenizer));
   }
   if (kind == Kind::kChat) {
