@@ -88,7 +88,7 @@ void Tile(const Int8Product& p, Index row, Index lane) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) sum[r][v] = start.raw;
     }
-    const Index depth = std::min(int8::kGroup, p.k - k) / kInt8Step;
+    const Index depth = Pieces(std::min(int8::kGroup, p.k - k), kInt8Step);
     for (Index i = 0; i < depth; i += kSteps) {
 #pragma GCC unroll 8
       for (Index step = 0; step < kSteps; ++step, a += kInt8Step, panel += kInt8Step * width) {
