@@ -46,9 +46,9 @@ compat::EncodeRule ParseRule(const std::string& name) {
 DType ScaleDType(compat::ScaleForm form) {
   // In the order of ScaleForm. bitsandbytes stores indices of a map (uint8), torchao signed codes
   // (int8).
-  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8};
-  static_assert(std::size(kTypes) == static_cast<int>(compat::ScaleForm::kDoubleTorchao) + 1);
-  return kTypes[static_cast<int>(form)];
+  constexpr DType kOfForm[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8};
+  static_assert(std::size(kOfForm) == static_cast<int>(compat::ScaleForm::kDoubleTorchao) + 1);
+  return kOfForm[static_cast<int>(form)];
 }
 
 compat::Options QuantizeArguments::ToOptions() const {
