@@ -256,8 +256,8 @@ class Scanner {
   }
 
   // True for a word behind a flag that is meant for the flag, right or wrong: a truth value or a
-  // slip of one, which no model or text would be, and where a configuration file may stand, a word
-  // that cannot be one.
+  // slip of one ("tree" as a text goes before the flag, or behind --), and where a configuration
+  // file may stand, a word that cannot be one.
   bool IsForFlag(const std::string& word) const {
     if (ParseBool(word)) return true;
     if (!IsWord(word) || IsPath(word)) return false;
@@ -272,9 +272,8 @@ class Scanner {
 
   // True for no-key of a flag, unless an option is really called so.
   bool IsNegated(const std::string& key) const {
-    if (table_.Find(key) != nullptr || !(key.starts_with("no-") || key.starts_with("no_"))) {
-      return false;
-    }
+    if (table_.Find(key) != nullptr || IsForeignOption(key)) return false;
+    if (!key.starts_with("no-") && !key.starts_with("no_")) return false;
     const Option* option = table_.Find(key.substr(3));
     return option == nullptr ? IsForeignOption(key.substr(3)) : IsBool(option);
   }

@@ -200,6 +200,9 @@ TEST_F(CommandLineTest, AWordBehindAFlagIsItsValueUnlessItCanBeAnother) {
   for (const Words& words : {Words{"--no-packing", "ture"}, {"--no-packing=true"}}) {
     EXPECT_THAT(ErrorOf(words, {"config"}), HasSubstr("--no-packing: takes no value, found"));
   }
+  // Other programs have options that are called so.
+  Parse({"--no_cuda=true", "--no-cnv", "--no_cnv=true"});
+  EXPECT_EQ(notes_.size(), 3u);
   // A text, a file, and a word that is none of these.
   Parse({"--packing", "a tree"}, {"model_name_or_path"});
   EXPECT_EQ(model_, "a tree");

@@ -31,7 +31,7 @@ using Sum = decltype(Ints::raw);
 // memory. With fewer, each instruction would wait for the one before it in its sum.
 constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : 6;
 
-// Steps of a round of the inner loop, whose number of rounds processors then foresee.
+// Steps of a round of the inner loop: what is behind the last code of `k` is read, too.
 constexpr Index kSteps = 4;
 static_assert(kInt8Depth % (kSteps * kInt8Step) == 0);
 
