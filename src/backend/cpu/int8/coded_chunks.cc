@@ -51,6 +51,69 @@ HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out, std::i
 #endif
 }
 
+// The even columns of a row are its first `half` codes, the odd ones follow.
+HWY_INLINE void InterleaveQuads(const std::uint8_t* rows, std::int64_t half, std::uint8_t* out) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t i = 0; i < 2 * half; ++i) {
+    for (std::int64_t r = 0; r < kInt8Step; ++r) {
+      out[i * kInt8Step + r] = rows[r * kTransposedCols + i / 2 + i % 2 * half];
+    }
+  }
+#else
+  const hn::CappedTag<std::uint8_t, 2 * kChunkBytes> d;
+  const hn::Repartition<std::uint16_t, decltype(d)> d16;
+  const hn::Repartition<std::uint32_t, decltype(d)> d32;
+  using V = hn::Vec<decltype(d)>;
+  constexpr std::int64_t kBytes = hn::MaxLanes(d);
+  // Quads of the codes of four rows from `i` on: in each block of 16 bytes, four blocks of 4 quads.
+  const auto interleave = [&](std::int64_t i, V(&quads)[4]) HWY_ATTR {
+    V row[kInt8Step];
+    for (std::int64_t r = 0; r < kInt8Step; ++r) {
+      row[r] = hn::LoadU(d, rows + r * kTransposedCols + i);
+    }
+    const auto low = hn::BitCast(d16, hn::InterleaveLower(d, row[0], row[1]));
+    const auto high = hn::BitCast(d16, hn::InterleaveUpper(d, row[0], row[1]));
+    const auto low2 = hn::BitCast(d16, hn::InterleaveLower(d, row[2], row[3]));
+    const auto high2 = hn::BitCast(d16, hn::InterleaveUpper(d, row[2], row[3]));
+    quads[0] = hn::BitCast(d, hn::InterleaveLower(d16, low, low2));
+    quads[1] = hn::BitCast(d, hn::InterleaveUpper(d16, low, low2));
+    quads[2] = hn::BitCast(d, hn::InterleaveLower(d16, high, high2));
+    quads[3] = hn::BitCast(d, hn::InterleaveUpper(d16, high, high2));
+  };
+  for (std::int64_t i = 0; i < half; i += kBytes) {
+    V even[4];
+    V odd[4];
+    interleave(i, even);
+    interleave(half + i, odd);
+    for (std::int64_t s = 0; s < 4; ++s, out += 32) {
+      const auto e = hn::BitCast(d32, even[s]);
+      const auto o = hn::BitCast(d32, odd[s]);
+      const auto low = hn::InterleaveLower(d32, e, o);
+      const auto high = hn::InterleaveUpper(d32, e, o);
+      auto* to = reinterpret_cast<std::uint32_t*>(out);
+      if constexpr (kBytes == 16) {
+        hn::StoreU(low, d32, to);
+        hn::StoreU(high, d32, to + 4);
+      } else {
+        const auto first = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(high), low);
+        const auto second = hn::OddEvenBlocks(high, hn::SwapAdjacentBlocks(low));
+        if constexpr (kBytes == 32) {
+          hn::StoreU(first, d32, to);
+          hn::StoreU(second, d32, to + 32);
+        } else {
+          const hn::Half<decltype(d32)> h;
+          hn::StoreU(hn::LowerHalf(h, first), h, to);
+          hn::StoreU(hn::LowerHalf(h, second), h, to + 32);
+          hn::StoreU(hn::UpperHalf(h, first), h, to + 64);
+          hn::StoreU(hn::UpperHalf(h, second), h, to + 96);
+        }
+      }
+    }
+    out += 8 * kBytes - 4 * 32;
+  }
+#endif
+}
+
 }  // namespace
 
 void Transpose(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out) {
@@ -103,6 +166,22 @@ void CodeColumns(const PackedChunks& in, std::uint8_t* out) {
   }
 }
 
+void CodeQuads(const PackedChunks& in, std::uint8_t* out) {
+  constexpr std::int64_t kAhead = 16;
+  const Coder<true> code(in.code, in.offset);
+  HWY_ALIGN std::uint8_t rows[kInt8Step * kTransposedCols] = {};
+  for (std::int64_t first = 0; first < in.rows; first += kInt8Step, out += kInt8Stride) {
+    const std::int64_t count = std::min(kInt8Step, in.rows - first);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::uint8_t* packed = in.packed + (first + r) * in.row_bytes;
+      hwy::Prefetch(packed + kAhead * in.row_bytes);
+      code(packed, in.factors + (first + r) * in.factor_stride, in.chunks,
+           rows + r * kTransposedCols);
+    }
+    InterleaveQuads(rows, in.chunks * kChunkBytes, out);
+  }
+}
+
 void CodePlainValues(std::span<const float> values, float inverse, std::uint8_t offset,
                      std::uint8_t* out) {
   ForEachVector(std::ssize(values), [&](auto d, std::int64_t i) HWY_ATTR {
@@ -135,6 +214,11 @@ void CodeChunks(const PackedChunks& in, std::uint8_t* out) {
 HWY_EXPORT(CodeColumns);
 void CodeChunkColumns(const PackedChunks& in, std::uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(CodeColumns)(in, out);
+}
+
+HWY_EXPORT(CodeQuads);
+void CodeChunkQuads(const PackedChunks& in, std::uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(CodeQuads)(in, out);
 }
 
 HWY_EXPORT(Transpose);

@@ -165,16 +165,16 @@ void CodedRows::ScaleChunks(float* factors) {
   for (std::int64_t r = 0; r < rows_; ++r) factors_[r] = row_scales_[r].codes.scale;
 }
 
-void CodedRows::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+void CodedRows::Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
                      std::uint8_t* out) const {
   if (!IsChunked(weight_)) {
     for (std::int64_t r = 0; r < rows_; ++r, out += kInt8Stride) {
       FetchBlocks(weight_, row_ + r + kBlockRowsAhead, first, depth);
-      PackRow(r, first, depth, offset, out);
+      PackRow(r, first, depth, kernels.offset, out);
     }
     return;
   }
-  CodeChunks(Chunks(0, rows_, first, depth, offset), out);
+  CodeChunks(Chunks(0, rows_, first, depth, kernels.offset), out);
 }
 
 void CodedRows::PackRow(std::int64_t row, std::int64_t first, std::int64_t depth,
@@ -257,7 +257,11 @@ void CodedRows::ForEachExcess(const Add& add) const {
   }
 }
 
-void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+bool CodedColumns::HasQuads(const Int8Kernels& kernels) const {
+  return kernels.quads && IsChunked(weight_);
+}
+
+void CodedColumns::Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
                         std::uint8_t* out) const {
   const QuantizedView& q = weight_.quantized;
   const int8::RowScale* scales = row_scales_ + first;
@@ -268,7 +272,7 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t off
       const std::int64_t count = std::min(kTransposedRows, depth - r);
       for (std::int64_t i = 0; i < count; ++i) {
         FetchBlocks(weight_, first + r + i + kTransposedRows, col_, cols_);
-        CodePlain(weight_, first + r + i, scales[r + i].codes, col_, cols_, offset,
+        CodePlain(weight_, first + r + i, scales[r + i].codes, col_, cols_, kernels.offset,
                   rows + i * kTransposedCols);
       }
       TransposeCodes(rows, cols_, out + r);
@@ -290,15 +294,21 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, std::uint8_t off
       *factor = FactorOf(scales[r].codes, *factor);
     }
   }
-  CodeChunkColumns({.packed = q.packed + begin / 2,
-                    .row_bytes = q.cols / 2,
-                    .rows = depth,
-                    .chunks = chunks,
-                    .code = q.code,
-                    .factors = factors,
-                    .factor_stride = chunks,
-                    .offset = offset},
-                   out);
+  (HasQuads(kernels) ? CodeChunkQuads : CodeChunkColumns)({.packed = q.packed + begin / 2,
+                                                           .row_bytes = q.cols / 2,
+                                                           .rows = depth,
+                                                           .chunks = chunks,
+                                                           .code = q.code,
+                                                           .factors = factors,
+                                                           .factor_stride = chunks,
+                                                           .offset = kernels.offset},
+                                                          out);
+}
+
+CacheLines CodedColumns::LinesOf(std::int64_t first) const {
+  if (!IsChunked(weight_) || first >= k()) return {};
+  const QuantizedView& q = weight_.quantized;
+  return {q.packed + (first * q.cols + col_) / 2, q.cols / 2, std::min(kCodedDepth, k() - first)};
 }
 
 void CodedColumns::ForEachExcess(const Add& add) const {

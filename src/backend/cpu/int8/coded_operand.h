@@ -23,11 +23,15 @@ class CodedOperand {
   virtual ~CodedOperand() = default;
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t k() const = 0;
-  // Writes the codes of values [first, first + depth) of k, each + offset, (rows, depth), rows
-  // kInt8Stride apart; out has room for whole rows, kInt8Vector of them at a time. first: a
+  // Whether `quads` of Int8Product is true of what Pack writes for such kernels.
+  virtual bool HasQuads(const Int8Kernels& kernels) const = 0;
+  // Writes the codes of values [first, first + depth) of k, each + the offset of the kernels, as
+  // `a` of Int8Product; out has room for whole rows, kInt8Vector of them at a time. first: a
   // multiple of kCodedDepth.
-  virtual void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+  virtual void Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
                     std::uint8_t* out) const = 0;
+  // What Pack reads of values from `first` on, if a processor does not foresee it.
+  virtual CacheLines LinesOf(std::int64_t /*first*/) const { return {}; }
   // (rows, with room for whole kInt8Vector), or null: what sums are multiplied by.
   virtual const float* factors() const = 0;
   // out (rows): the values that value `k` of each row has in float32.
@@ -57,7 +61,8 @@ class CodedRows final : public CodedOperand {
 
   std::int64_t rows() const override { return rows_; }
   std::int64_t k() const override { return weight_.cols(); }
-  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+  bool HasQuads(const Int8Kernels& /*kernels*/) const override { return false; }
+  void Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
             std::uint8_t* out) const override;
   // sums (rows, lanes): the product with single panels, row by row as memory has them.
   void Multiply(const Int8Kernels& kernels, const CodedPanels& panels, std::uint8_t* room,
@@ -98,8 +103,10 @@ class CodedColumns final : public CodedOperand {
 
   std::int64_t rows() const override { return cols_; }
   std::int64_t k() const override { return weight_.rows(); }
-  void Pack(std::int64_t first, std::int64_t depth, std::uint8_t offset,
+  bool HasQuads(const Int8Kernels& kernels) const override;
+  void Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
             std::uint8_t* out) const override;
+  CacheLines LinesOf(std::int64_t first) const override;
   const float* factors() const override { return nullptr; }
   void Values(std::int64_t k, float* out) const override { ReadRow(weight_, k, col_, cols_, out); }
   void ForEachExcess(const Add& add) const override;

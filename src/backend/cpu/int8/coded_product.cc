@@ -131,7 +131,8 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
   if (kernels.begin != nullptr) kernels.begin();
   for (std::int64_t k = 0; k < operand.k(); k += kCodedDepth) {
     const std::int64_t depth = std::min(kCodedDepth, operand.k() - k);
-    operand.Pack(k, depth, kernels.offset, room);
+    operand.Pack(k, depth, kernels, room);
+    const CacheLines next = operand.LinesOf(k + depth);
     for (std::int64_t p = 0; p < panels.count(); ++p) {
       const CodedPanel panel = panels[p];
       const std::int64_t group = k / int8::kGroup * panel.width;
@@ -139,6 +140,7 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                         .k = RoundUp(depth, kInt8Depth),
                         .width = panel.width,
                         .a = room,
+                        .quads = operand.HasQuads(kernels),
                         .panel = panel.codes + k * panel.width,
                         .scales = panel.scales + group,
                         .starts = panel.starts + group,
@@ -146,7 +148,8 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                         .c_stride = stride,
                         .add = k > 0,
                         .factors = k + depth == operand.k() ? operand.factors() : nullptr,
-                        .fetch = panels.CodesBehind(p, k, depth)});
+                        .fetch = panels.CodesBehind(p, k, depth),
+                        .weight = next.Part(p, p + 1, panels.count())});
     }
   }
   if (kernels.end != nullptr) kernels.end();

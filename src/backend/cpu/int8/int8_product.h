@@ -11,7 +11,8 @@
 //      +------------+   +-----------+   the scale of the lane is added, in ascending order
 //      bytes, kInt8Stride apart
 //
-// Codes of a group may be in any order that both operands have.
+// Codes of a group may be in any order that both operands have. Columns of a weight are `a` in
+// quads where the kernels read those: four codes of each row side by side, as memory has four rows.
 //
 // Some instructions multiply bytes without a sign by bytes with one: for these, `a` holds codes +
 // 128, and a sum starts at -128 times the sum of the codes of its lane, which takes the 128 out.
@@ -35,11 +36,25 @@ inline constexpr std::uint8_t kCodeOffset = 128;
 
 struct PackedChunks;  // coded_chunks.h
 
+// Some cache lines, `stride` bytes apart.
+struct CacheLines {
+  const std::uint8_t* data = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t count = 0;
+
+  // Parts [begin, end) of `parts` equal ones.
+  CacheLines Part(std::int64_t begin, std::int64_t end, std::int64_t parts) const {
+    const std::int64_t first = count * begin / parts;
+    return {data + first * stride, stride, count * end / parts - first};
+  }
+};
+
 struct Int8Product {
   std::int64_t rows = 0;            // > 0
   std::int64_t k = 0;               // from the begin of a group on
   std::int64_t width = 0;           // kInt8Vector or kInt8Lanes
   const std::uint8_t* a = nullptr;  // (rows, k), with room for whole kInt8Vector rows
+  bool quads = false;               // `a` is (k / kInt8Step, rows, kInt8Step), kInt8Stride apart
   const std::int8_t* panel = nullptr;
   const float* scales = nullptr;         // (groups, width)
   const std::int32_t* starts = nullptr;  // (groups, width)
@@ -49,6 +64,7 @@ struct Int8Product {
   const float* factors = nullptr;  // (rows): what the finished sums are multiplied by; or null
   // A hint: width * k codes that are read next; or null.
   const std::int8_t* fetch = nullptr;
+  CacheLines weight = {};  // a hint: what `a` is made of next
 };
 
 // The same of a few rows and a few lanes, each of which is a panel.
@@ -74,6 +90,7 @@ struct CodeDots {
 struct Int8Kernels {
   std::uint8_t offset;  // of `a`: kCodeOffset or 0
   void (*multiply)(const Int8Product& product);
+  bool quads = false;  // whether multiply reads those
   // Around calls of multiply in one thread, which has its tiles to itself between them; or null.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;

@@ -71,11 +71,13 @@ HWY_INLINE void AddScaled(const Sum (&sum)[kRows][kVectors], const float* scales
 }
 
 // kRows rows, kVectors vectors of lanes from `lane` on.
-template <int kRows, int kVectors>
+template <int kRows, int kVectors, bool kQuads>
 void Tile(const Int8Product& p, Index row, Index lane) {
   const IntTag d;
   const FloatTag f;
-  const std::uint8_t* a = p.a + row * kInt8Stride;
+  constexpr Index kRowStep = kQuads ? kInt8Step : kInt8Stride;
+  constexpr Index kQuadStep = kQuads ? kInt8Stride : kInt8Step;
+  const std::uint8_t* a = p.a + row * kRowStep;
   const std::int8_t* panel = p.panel + lane * kInt8Step;
   const Index width = p.width;
   float* c = p.c + row * p.c_stride + lane;
@@ -91,7 +93,7 @@ void Tile(const Int8Product& p, Index row, Index lane) {
     const Index depth = Pieces(std::min(int8::kGroup, p.k - k), kInt8Step);
     for (Index i = 0; i < depth; i += kSteps) {
 #pragma GCC unroll 8
-      for (Index step = 0; step < kSteps; ++step, a += kInt8Step, panel += kInt8Step * width) {
+      for (Index step = 0; step < kSteps; ++step, a += kQuadStep, panel += kInt8Step * width) {
         Ints lanes[kVectors];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
@@ -100,7 +102,7 @@ void Tile(const Int8Product& p, Index row, Index lane) {
         }
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          const Ints quad = QuadOf(a + r * kInt8Stride);
+          const Ints quad = QuadOf(a + r * kRowStep);
 #pragma GCC unroll 2
           for (int v = 0; v < kVectors; ++v) sum[r][v] = AddQuads(sum[r][v], quad, lanes[v]);
         }
@@ -127,23 +129,36 @@ void Tile(const Int8Product& p, Index row, Index lane) {
   }
 }
 
-template <int kRows, int kVectors>
+// Few lines at a time, so that the product goes on while memory is waited for.
+HWY_INLINE void Fetch(const CacheLines& lines) {
+  for (Index i = 0; i < lines.count; ++i) {
+    __builtin_prefetch(lines.data + i * lines.stride, 0, 2);
+  }
+}
+
+template <int kRows, int kVectors, bool kQuads>
 void MultiplyRows(const Int8Product& p) {
   static constexpr auto kTiles =
-      KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors>; });
+      KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors, kQuads>; });
   for (Index lane = 0; lane < p.width; lane += kVectors * kLanes) {
-    ForEachTile(p.rows, kRows, [&](Index r, Index height) { kTiles[height - 1](p, r, lane); });
+    ForEachTile(p.rows, kRows, [&](Index r, Index height) {
+      if (lane == 0) Fetch(p.weight.Part(r, r + height, p.rows));
+      kTiles[height - 1](p, r, lane);
+    });
   }
+}
+
+template <bool kQuads>
+void Multiply(const Int8Product& p) {
+#if HWY_TARGET == HWY_AVX3
+  if (p.width == kLanes) return MultiplyRows<kTileRows, 1, kQuads>(p);
+#endif
+  MultiplyRows<kTileRows, 2, kQuads>(p);
 }
 
 }  // namespace
 
-void MultiplyVnni(const Int8Product& p) {
-#if HWY_TARGET == HWY_AVX3
-  if (p.width == kLanes) return MultiplyRows<kTileRows, 1>(p);
-#endif
-  MultiplyRows<kTileRows, 2>(p);
-}
+void MultiplyVnni(const Int8Product& p) { p.quads ? Multiply<true>(p) : Multiply<false>(p); }
 
 #else
 void MultiplyVnni(const Int8Product& /*p*/) {}
@@ -163,6 +178,7 @@ const Int8Kernels& VnniKernels() {
                                                  HWY_DYNAMIC_DISPATCH(MultiplyVnni)
                                                  (p);
                                                },
+                                           .quads = true,
                                            .most_dots = kMostVnniDots,
                                            .dots = DotCodes};
   return kKernels;
