@@ -37,7 +37,7 @@ static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  //
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Up to this many rows of dy, a task of the backward pass takes 2 * kChunk columns: with few,
 // decoding the weight costs as much as the products, and with more, reading the codes of dy.
-inline constexpr std::int64_t kPairedRows = 512;
+inline constexpr std::int64_t kPairedRows = 1024;
 static_assert(CodedColumns::kMost == 2 * kChunk);
 static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in

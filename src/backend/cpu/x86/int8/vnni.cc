@@ -27,9 +27,10 @@ using Ints = hn::Vec<IntTag>;
 // takes.
 using Sum = decltype(Ints::raw);
 
-// Rows of a tile of two vectors: of 32 registers 24 are sums, of 16 twelve; float32 sums stay in
-// memory. With fewer, each instruction would wait for the one before it in its sum.
-constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : 6;
+// Sums of a tile. With fewer, each instruction would wait for the one before it in its sum. Of 32
+// registers, 12 others keep the totals in float32 until the tile ends; of 16, they stay in memory.
+constexpr int kTileSums = 12;
+constexpr bool kKeepsTotals = HWY_TARGET == HWY_AVX3;
 
 // Steps of a round of the inner loop: what is behind the last code of `k` is read, too.
 constexpr Index kSteps = 4;
@@ -70,6 +71,21 @@ HWY_INLINE void AddScaled(const Sum (&sum)[kRows][kVectors], const float* scales
   }
 }
 
+// The same of totals in registers.
+template <int kRows, int kVectors>
+HWY_INLINE void AddScaled(const Sum (&sum)[kRows][kVectors], const float* scales,
+                          hn::Vec<FloatTag> (&total)[kRows][kVectors]) {
+  const FloatTag f;
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    const auto scale = hn::LoadU(f, scales + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      total[r][v] = hn::MulAdd(hn::ConvertTo(f, Ints{sum[r][v]}), scale, total[r][v]);
+    }
+  }
+}
+
 // kRows rows, kVectors vectors of lanes from `lane` on.
 template <int kRows, int kVectors, bool kQuads>
 void Tile(const Int8Product& p, Index row, Index lane) {
@@ -81,6 +97,14 @@ void Tile(const Int8Product& p, Index row, Index lane) {
   const std::int8_t* panel = p.panel + lane * kInt8Step;
   const Index width = p.width;
   float* c = p.c + row * p.c_stride + lane;
+  hn::Vec<FloatTag> total[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows && kKeepsTotals; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      total[r][v] = p.add ? hn::LoadU(f, c + r * p.c_stride + v * kLanes) : hn::Zero(f);
+    }
+  }
   for (Index k = 0; k < p.k; k += int8::kGroup) {
     const Index group = k / int8::kGroup * width + lane;
     Sum sum[kRows][kVectors];
@@ -115,16 +139,22 @@ void Tile(const Int8Product& p, Index row, Index lane) {
       for (int v = 0; v < kVectors; ++v) __asm__("" : "+v"(sum[r][v]));
     }
     const float* scales = p.scales + group;
-    if (k == 0 && !p.add) {
+    if constexpr (kKeepsTotals) {
+      AddScaled(sum, scales, total);
+    } else if (k == 0 && !p.add) {
       AddScaled<false>(sum, scales, c, p.c_stride);
     } else {
       AddScaled<true>(sum, scales, c, p.c_stride);
     }
   }
-  for (Index r = 0; r < kRows && p.factors != nullptr; ++r) {
+  if (!kKeepsTotals && p.factors == nullptr) return;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r, c += p.c_stride) {
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      float* to = c + r * p.c_stride + v * kLanes;
-      hn::StoreU(hn::Mul(hn::LoadU(f, to), hn::Set(f, p.factors[row + r])), f, to);
+      auto value = kKeepsTotals ? total[r][v] : hn::LoadU(f, c + v * kLanes);
+      if (p.factors != nullptr) value = hn::Mul(value, hn::Set(f, p.factors[row + r]));
+      hn::StoreU(value, f, c + v * kLanes);
     }
   }
 }
@@ -151,9 +181,9 @@ void MultiplyRows(const Int8Product& p) {
 template <bool kQuads>
 void Multiply(const Int8Product& p) {
 #if HWY_TARGET == HWY_AVX3
-  if (p.width == kLanes) return MultiplyRows<kTileRows, 1, kQuads>(p);
+  if (p.width == kLanes) return MultiplyRows<kTileSums, 1, kQuads>(p);
 #endif
-  MultiplyRows<kTileRows, 2, kQuads>(p);
+  MultiplyRows<kTileSums / 2, 2, kQuads>(p);
 }
 
 }  // namespace
