@@ -35,10 +35,9 @@ inline constexpr std::int64_t kBackwardDepth = kDecodedRows;
 static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::panel and values
 static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  // room of values
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
-// Up to this many rows of dy, a task of the backward pass takes 2 * kChunk columns: with few,
-// decoding the weight costs as much as the products, and with more, reading the codes of dy.
-inline constexpr std::int64_t kPairedRows = 1024;
-static_assert(CodedColumns::kMost == 2 * kChunk);
+// Columns of dx per task: a cache line holds their 4-bit values, and dy is read once for them.
+inline constexpr std::int64_t kGradientCols = 2 * kChunk;
+static_assert(kGradientCols == CodedColumns::kMost);
 static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
 // multiples of 8: of every Kernels::step, because transposed operands are padded to it.
@@ -46,7 +45,7 @@ inline constexpr std::int64_t kGradientRows = 64;
 
 // Scratch of one worker.
 struct LinearScratch {
-  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or twice that) ...
+  MatrixView tile;  // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or kGradientCols) ...
   MatrixView low_rank;  // behind it, sums of the same shape, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
@@ -54,9 +53,9 @@ struct LinearScratch {
   MatrixView values;    // decoded weights or dropped inputs, before packing; scales; codes
 
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
-                std::int64_t features, std::int64_t rank) {
+                std::int64_t features, std::int64_t rank, std::int64_t cols = kChunk) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
-    const std::int64_t rows_of_sums = std::max(lanes, 2 * std::min(lanes, kPairedRows));
+    const std::int64_t rows_of_sums = lanes * cols / kChunk;
     tile = carver.Matrix(DType::kF32, 2 * rows_of_sums, kChunk);
     low_rank = Rows(tile, rows_of_sums, rows_of_sums);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
