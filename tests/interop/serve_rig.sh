@@ -20,10 +20,11 @@ scratch=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill -9 $server; rm -rf "$scratch"' EXIT
 
-# serve OPTIONS...: starts a server, and sets url once it listens.
+# serve OPTIONS...: starts a server, and sets url once it listens. It computes in float32, whatever this processor is fast
+# at: what is said is compared with the model's values.
 serve() {
   : >"$scratch/server.log" # of the server before
-  "$qlora" serve "$@" --port 0 2>"$scratch/server.log" &
+  "$qlora" serve "$@" --compute_dtype float32 --port 0 2>"$scratch/server.log" &
   server=$!
   until url=$(grep -oP '^listening: \K\S+' "$scratch/server.log"); do
     kill -0 $server 2>/dev/null || { cat "$scratch/server.log"; exit 1; }
@@ -66,7 +67,7 @@ check messages.mjs "${names[@]}"
 stop
 
 decision=$shared/golden/decision
-serve "$decision/gguf/tiny-qwen3-decision.gguf" --load_in_4bit false --compute_dtype float32
+serve "$decision/gguf/tiny-qwen3-decision.gguf" --load_in_4bit false
 check decisions.mjs --golden "$decision/gguf"
 stop
 
