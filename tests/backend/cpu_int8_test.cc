@@ -97,11 +97,12 @@ class ProductCase {
     return c;
   }
 
-  std::vector<float> Run(const cpu::Int8Kernels& kernels) const {
-    std::vector<std::uint8_t> a(room() * cpu::kInt8Stride, 77);
+  std::vector<float> Run(const cpu::Int8Kernels& kernels, bool quads) const {
+    std::vector<std::uint8_t> a(std::max(room(), padded() / 4) * cpu::kInt8Stride, 77);
     for (std::int64_t r = 0; r < rows_; ++r) {
       for (std::int64_t j = 0; j < k_; ++j) {
-        a[r * cpu::kInt8Stride + j] = static_cast<std::uint8_t>(a_[r * k_ + j] + kernels.offset);
+        a[quads ? j / 4 * cpu::kInt8Stride + 4 * r + j % 4 : r * cpu::kInt8Stride + j] =
+            static_cast<std::uint8_t>(a_[r * k_ + j] + kernels.offset);
       }
     }
     std::vector<std::int8_t> panel(padded() * width_);
@@ -119,6 +120,7 @@ class ProductCase {
                       .k = k_,
                       .width = width_,
                       .a = a.data(),
+                      .quads = quads,
                       .panel = panel.data(),
                       .scales = scales_.data(),
                       .starts = starts.data(),
@@ -203,7 +205,10 @@ TEST_P(CpuInt8, KernelsComputeTheSameBits) {
         for (const bool more : {false, true}) {
           const ProductCase product(k, rows, width, more);
           SCOPED_TRACE(fmt::format("{} {} {}", k, rows, width));
-          EXPECT_EQ(product.Run(kernels), product.Expected());
+          EXPECT_EQ(product.Run(kernels, false), product.Expected());
+          if (kernels.quads) {
+            EXPECT_EQ(product.Run(kernels, true), product.Expected());
+          }
           if (more || kernels.dots == nullptr) continue;
           EXPECT_EQ(product.RunDots(kernels, kernels.most_dots),
                     product.ExpectedDots(kernels.most_dots));
@@ -226,6 +231,17 @@ TEST_P(CpuInt8, EqualsTheDefinitionInAllShapes) {
       SCOPED_TRACE(fmt::format("{} rows, {} columns", rows, in));
       ExpectDefinition(c, MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, seed++));
     }
+  }
+}
+
+// Along k, codes are made of 512 values at a time, and sums go on; what the next ones are made of
+// is fetched. Columns of dx: whole tasks and a half; rows of the last four are missing.
+TEST_P(CpuInt8, EqualsTheDefinitionOfManyValues) {
+  for (const LinearCase& c :
+       {Case(17, 320, {1027}, WeightKind::kNf4DoubleBnb),
+        Case(40, 1216, {131}, WeightKind::kNf4DoubleBnb), Case(530, 192, {70}, WeightKind::kNf4)}) {
+    SCOPED_TRACE(fmt::format("{} rows, {} columns", c.rows, c.in));
+    ExpectDefinition(c, MakeLinearGroup(c, {DType::kF32, DType::kF32}, DType::kF64, 10));
   }
 }
 

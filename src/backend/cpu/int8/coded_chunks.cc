@@ -51,7 +51,8 @@ HWY_INLINE void TransposeBlock(const std::uint8_t* in, std::uint8_t* out, std::i
 #endif
 }
 
-// The even columns of a row are its first `half` codes, the odd ones follow.
+// out(i, r) for each column i of four rows, in the order of columns. The even columns of a row are
+// its first `half` codes, the odd ones follow.
 HWY_INLINE void InterleaveQuads(const std::uint8_t* rows, std::int64_t half, std::uint8_t* out) {
 #if HWY_TARGET == HWY_SCALAR
   for (std::int64_t i = 0; i < 2 * half; ++i) {
@@ -85,16 +86,18 @@ HWY_INLINE void InterleaveQuads(const std::uint8_t* rows, std::int64_t half, std
     V odd[4];
     interleave(i, even);
     interleave(half + i, odd);
-    for (std::int64_t s = 0; s < 4; ++s, out += 32) {
+    for (std::int64_t s = 0; s < 4; ++s) {
       const auto e = hn::BitCast(d32, even[s]);
       const auto o = hn::BitCast(d32, odd[s]);
       const auto low = hn::InterleaveLower(d32, e, o);
       const auto high = hn::InterleaveUpper(d32, e, o);
-      auto* to = reinterpret_cast<std::uint32_t*>(out);
+      auto* to = reinterpret_cast<std::uint32_t*>(out + 2 * i * kInt8Step) + 8 * s;
       if constexpr (kBytes == 16) {
         hn::StoreU(low, d32, to);
         hn::StoreU(high, d32, to + 4);
       } else {
+        // Of 16 columns that follow one another, each vector has a block: they become neighbours.
+        // The next two blocks are 32 columns away.
         const auto first = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(high), low);
         const auto second = hn::OddEvenBlocks(high, hn::SwapAdjacentBlocks(low));
         if constexpr (kBytes == 32) {
@@ -109,7 +112,6 @@ HWY_INLINE void InterleaveQuads(const std::uint8_t* rows, std::int64_t half, std
         }
       }
     }
-    out += 8 * kBytes - 4 * 32;
   }
 #endif
 }
@@ -167,14 +169,13 @@ void CodeColumns(const PackedChunks& in, std::uint8_t* out) {
 }
 
 void CodeQuads(const PackedChunks& in, std::uint8_t* out) {
-  constexpr std::int64_t kAhead = 16;
   const Coder<true> code(in.code, in.offset);
   HWY_ALIGN std::uint8_t rows[kInt8Step * kTransposedCols] = {};
   for (std::int64_t first = 0; first < in.rows; first += kInt8Step, out += kInt8Stride) {
     const std::int64_t count = std::min(kInt8Step, in.rows - first);
     for (std::int64_t r = 0; r < count; ++r) {
       const std::uint8_t* packed = in.packed + (first + r) * in.row_bytes;
-      hwy::Prefetch(packed + kAhead * in.row_bytes);
+      hwy::Prefetch(packed + kRowsAhead * in.row_bytes);
       code(packed, in.factors + (first + r) * in.factor_stride, in.chunks,
            rows + r * kTransposedCols);
     }

@@ -42,12 +42,12 @@ inline constexpr std::int64_t kTransposedCols = 2 * kChunk;
 // out(i, r) for each value i of one or two chunks of row r, rows of `out` kInt8Stride apart. Rows
 // are rounded up to kTransposedRows; those beyond the last one become any bytes.
 void CodeChunkColumns(const PackedChunks& in, std::uint8_t* out);
-// out(r / 4, i, r % 4) for the same values, quads of rows kInt8Stride apart. Rows are rounded up to
-// kInt8Step.
-void CodeChunkQuads(const PackedChunks& in, std::uint8_t* out);
 // The same of codes (kTransposedRows, kTransposedCols), of which the first `cols` columns are
 // needed.
 void TransposeCodes(const std::uint8_t* in, std::int64_t cols, std::uint8_t* out);
+// out(r / 4, i, r % 4) for each value i of one or two chunks of row r, quads of rows kInt8Stride
+// apart. Of the last quad, rows beyond the last one become any bytes.
+void CodeChunkQuads(const PackedChunks& in, std::uint8_t* out);
 
 // out = values * inverse, clamped and rounded, + offset.
 void CodeFloats(std::span<const float> values, float inverse, std::uint8_t offset,

@@ -177,6 +177,13 @@ void CodedRows::Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& 
   CodeChunks(Chunks(0, rows_, first, depth, kernels.offset), out);
 }
 
+CacheLines CodedRows::LinesOf(std::int64_t first) const {
+  if (!IsChunked(weight_) || first >= k()) return {};
+  const QuantizedView& q = weight_.quantized;
+  return {q.packed + (row_ * q.cols + first) / 2, q.cols / 2, rows_,
+          std::min(kCodedDepth, k() - first) / 2};
+}
+
 void CodedRows::PackRow(std::int64_t row, std::int64_t first, std::int64_t depth,
                         std::uint8_t offset, std::uint8_t* out) const {
   std::uint8_t codes[kCodedDepth] = {};
@@ -265,7 +272,6 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, const Int8Kernel
                         std::uint8_t* out) const {
   const QuantizedView& q = weight_.quantized;
   const int8::RowScale* scales = row_scales_ + first;
-  static_assert(kMost == kTransposedCols);
   if (!IsChunked(weight_)) {
     std::uint8_t rows[kTransposedRows * kTransposedCols] = {};
     for (std::int64_t r = 0; r < depth; r += kTransposedRows) {
@@ -294,21 +300,22 @@ void CodedColumns::Pack(std::int64_t first, std::int64_t depth, const Int8Kernel
       *factor = FactorOf(scales[r].codes, *factor);
     }
   }
-  (HasQuads(kernels) ? CodeChunkQuads : CodeChunkColumns)({.packed = q.packed + begin / 2,
-                                                           .row_bytes = q.cols / 2,
-                                                           .rows = depth,
-                                                           .chunks = chunks,
-                                                           .code = q.code,
-                                                           .factors = factors,
-                                                           .factor_stride = chunks,
-                                                           .offset = kernels.offset},
-                                                          out);
+  const PackedChunks in = {.packed = q.packed + begin / 2,
+                           .row_bytes = q.cols / 2,
+                           .rows = depth,
+                           .chunks = chunks,
+                           .code = q.code,
+                           .factors = factors,
+                           .factor_stride = chunks,
+                           .offset = kernels.offset};
+  HasQuads(kernels) ? CodeChunkQuads(in, out) : CodeChunkColumns(in, out);
 }
 
 CacheLines CodedColumns::LinesOf(std::int64_t first) const {
   if (!IsChunked(weight_) || first >= k()) return {};
   const QuantizedView& q = weight_.quantized;
-  return {q.packed + (first * q.cols + col_) / 2, q.cols / 2, std::min(kCodedDepth, k() - first)};
+  return {q.packed + (first * q.cols + col_) / 2, q.cols / 2, std::min(kCodedDepth, k() - first),
+          cols_ / 2};
 }
 
 void CodedColumns::ForEachExcess(const Add& add) const {

@@ -26,12 +26,12 @@ class CodedOperand {
   // Whether `quads` of Int8Product is true of what Pack writes for such kernels.
   virtual bool HasQuads(const Int8Kernels& kernels) const = 0;
   // Writes the codes of values [first, first + depth) of k, each + the offset of the kernels, as
-  // `a` of Int8Product; out has room for whole rows, kInt8Vector of them at a time. first: a
-  // multiple of kCodedDepth.
+  // `a` of Int8Product. out: room for CodedRows::kMost rows. first: a multiple of kCodedDepth.
   virtual void Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
                     std::uint8_t* out) const = 0;
-  // What Pack reads of values from `first` on, if a processor does not foresee it.
-  virtual CacheLines LinesOf(std::int64_t /*first*/) const { return {}; }
+  // The lines of values [first, first + kCodedDepth) that Pack reads, where a processor does not
+  // foresee their addresses; else none.
+  virtual CacheLines LinesOf(std::int64_t first) const = 0;
   // (rows, with room for whole kInt8Vector), or null: what sums are multiplied by.
   virtual const float* factors() const = 0;
   // out (rows): the values that value `k` of each row has in float32.
@@ -64,6 +64,7 @@ class CodedRows final : public CodedOperand {
   bool HasQuads(const Int8Kernels& /*kernels*/) const override { return false; }
   void Pack(std::int64_t first, std::int64_t depth, const Int8Kernels& kernels,
             std::uint8_t* out) const override;
+  CacheLines LinesOf(std::int64_t first) const override;
   // sums (rows, lanes): the product with single panels, row by row as memory has them.
   void Multiply(const Int8Kernels& kernels, const CodedPanels& panels, std::uint8_t* room,
                 float* sums, std::int64_t stride) const;
@@ -94,7 +95,7 @@ class CodedColumns final : public CodedOperand {
  public:
   // A cache line of 4-bit values. Rows are pages apart: each visit of one costs a look-up of its
   // address.
-  static constexpr std::int64_t kMost = 128;
+  static constexpr std::int64_t kMost = kTransposedCols;
 
   // row_scales: of all rows.
   CodedColumns(const WeightView& weight, std::int64_t col, std::int64_t cols,
@@ -117,6 +118,10 @@ class CodedColumns final : public CodedOperand {
   const std::int64_t cols_;
   const int8::RowScale* row_scales_;
 };
+
+// Quads need as many strides as depth has steps, each of which holds all columns.
+static_assert(kCodedDepth / kInt8Step <= CodedRows::kMost &&
+              CodedColumns::kMost * kInt8Step <= kInt8Stride);
 
 }  // namespace qlora::cpu
 

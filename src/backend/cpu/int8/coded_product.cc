@@ -148,8 +148,8 @@ void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                         .c_stride = stride,
                         .add = k > 0,
                         .factors = k + depth == operand.k() ? operand.factors() : nullptr,
-                        .fetch = panels.CodesBehind(p, k, depth),
-                        .weight = next.Part(p, p + 1, panels.count())});
+                        .fetch_codes = panels.CodesBehind(p, k, depth),
+                        .fetch_weight = next.Part(p, p + 1, panels.count())});
     }
   }
   if (kernels.end != nullptr) kernels.end();

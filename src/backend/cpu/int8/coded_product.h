@@ -10,8 +10,8 @@
 namespace qlora::cpu {
 
 // sums(operand.rows, lanes of all panels) = the product of an operand with rows of activations.
-// values: those rows in float32 or bfloat16, for spikes. room: kInt8Stride bytes for each row. Of
-// room and sums there are whole kInt8Vector rows.
+// values: those rows in float32 or bfloat16, for spikes. room: kInt8Stride bytes for each of
+// CodedRows::kMost rows, however few the operand has. Of sums there are whole kInt8Vector rows.
 void MultiplyCoded(const Int8Kernels& kernels, const CodedOperand& operand,
                    const CodedPanels& panels, const ConstMatrixView& values, std::uint8_t* room,
                    float* sums, std::int64_t stride);

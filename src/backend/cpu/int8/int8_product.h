@@ -11,8 +11,9 @@
 //      +------------+   +-----------+   the scale of the lane is added, in ascending order
 //      bytes, kInt8Stride apart
 //
-// Codes of a group may be in any order that both operands have. Columns of a weight are `a` in
-// quads where the kernels read those: four codes of each row side by side, as memory has four rows.
+// Codes of a group may be in any order that both operands have. Columns of a 4-bit weight are `a`
+// in quads where the kernels read quads: four values of k of one column side by side, then those of
+// the next column.
 //
 // Some instructions multiply bytes without a sign by bytes with one: for these, `a` holds codes +
 // 128, and a sum starts at -128 times the sum of the codes of its lane, which takes the 128 out.
@@ -36,16 +37,17 @@ inline constexpr std::uint8_t kCodeOffset = 128;
 
 struct PackedChunks;  // coded_chunks.h
 
-// Some cache lines, `stride` bytes apart.
+// The cache lines of `bytes` of each of some rows.
 struct CacheLines {
   const std::uint8_t* data = nullptr;
-  std::int64_t stride = 0;
-  std::int64_t count = 0;
+  std::int64_t stride = 0;  // bytes from one row to the next
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
 
   // Parts [begin, end) of `parts` equal ones.
   CacheLines Part(std::int64_t begin, std::int64_t end, std::int64_t parts) const {
-    const std::int64_t first = count * begin / parts;
-    return {data + first * stride, stride, count * end / parts - first};
+    const std::int64_t first = rows * begin / parts;
+    return {data + first * stride, stride, rows * end / parts - first, bytes};
   }
 };
 
@@ -62,9 +64,10 @@ struct Int8Product {
   std::int64_t c_stride = 0;
   bool add = false;                // c += instead of c =
   const float* factors = nullptr;  // (rows): what the finished sums are multiplied by; or null
-  // A hint: width * k codes that are read next; or null.
-  const std::int8_t* fetch = nullptr;
-  CacheLines weight = {};  // a hint: what `a` is made of next
+  // Hints, of which a kernel may take one or none: width * k codes that are read next, or null; and
+  // lines of the weight of which the next `a` is made.
+  const std::int8_t* fetch_codes = nullptr;
+  CacheLines fetch_weight = {};
 };
 
 // The same of a few rows and a few lanes, each of which is a panel.
@@ -90,7 +93,7 @@ struct CodeDots {
 struct Int8Kernels {
   std::uint8_t offset;  // of `a`: kCodeOffset or 0
   void (*multiply)(const Int8Product& product);
-  bool quads = false;  // whether multiply reads those
+  bool quads = false;  // whether multiply reads `a` in quads
   // Around calls of multiply in one thread, which has its tiles to itself between them; or null.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;

@@ -64,7 +64,7 @@ class BackwardRun : LinearRun {
     Carver shared;
     Pack(shared);
     Carver worker;
-    const LinearScratch scratch(worker, kernels_, rows_, features_, rank_, kGradientCols);
+    const LinearScratch scratch(worker, kernels_, rows_, features_, rank_, kInputGradientCols);
     return {shared.bytes(), worker.bytes()};
   }
 
@@ -89,7 +89,7 @@ class BackwardRun : LinearRun {
   }
   LinearScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
-    return LinearScratch(carver, kernels_, rows_, features_, rank_, kGradientCols);
+    return LinearScratch(carver, kernels_, rows_, features_, rank_, kInputGradientCols);
   }
 
   bool IsCodedBackward(std::int64_t l) const {
@@ -257,14 +257,14 @@ class BackwardRun : LinearRun {
                    in.cols);
   }
 
-  // dx = sum over the linears of dy W + drop'(du A), kGradientCols columns at a time.
+  // dx = sum over the linears of dy W + drop'(du A), kInputGradientCols columns at a time.
   void InputGradients() const {
     const auto task = [&](std::int64_t index, int worker) {
-      const std::int64_t col = index * kGradientCols;
-      const std::int64_t cols = std::min(kGradientCols, x_.cols - col);
+      const std::int64_t col = index * kInputGradientCols;
+      const std::int64_t cols = std::min(kInputGradientCols, x_.cols - col);
       const LinearScratch scratch = Scratch(worker);
       const MatrixView sums = {scratch.sums(), DType::kF32, rows_, cols,
-                               kGradientCols};  // (rows, cols)
+                               kInputGradientCols};  // (rows, cols)
       for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
         if (IsCodedBackward(l)) {
           MultiplyCodedColumns(l, col, scratch, sums);
@@ -274,10 +274,10 @@ class BackwardRun : LinearRun {
         }
         if (has_lora(l)) AddLowRankPart(l, col, scratch, sums);
       }
-      StoreTile(scratch.sums(), kGradientCols, store_ == Store::kAdd,
+      StoreTile(scratch.sums(), kInputGradientCols, store_ == Store::kAdd,
                 Block(dx_, row_, rows_, col, cols));
     };
-    machine_.context.ParallelFor(Pieces(x_.cols, kGradientCols), std::ref(task));
+    machine_.context.ParallelFor(Pieces(x_.cols, kInputGradientCols), std::ref(task));
   }
 
   // sums = [sums +] dy W in 8 bits, columns [col, col + sums.cols).
@@ -344,7 +344,7 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
   // own row up to whole panels and a gap, which adds at most PackedStride(1) per linear.
   const std::int64_t slack = kMostLinears * PackedStride(kernels, 1);
   Carver worker;
-  const LinearScratch scratch(worker, kernels, chunk, features, rank, kGradientCols);
+  const LinearScratch scratch(worker, kernels, chunk, features, rank, kInputGradientCols);
   WorkspaceSize size = {0, worker.bytes()};
   for (const bool coded : {false, kernels.int8_backward}) {
     Carver shared;

@@ -36,8 +36,7 @@ static_assert(2 * kDecodedRows <= kForwardDepth);  // room of LinearScratch::pan
 static_assert(CodedRows::kMost * kInt8Stride <= kForwardDepth * kChunk * 4);  // room of values
 static_assert(kWeightRows % kPrepackedRows == 0 && kForwardDepth % (kPrepackedGroup * kChunk) == 0);
 // Columns of dx per task: a cache line holds their 4-bit values, and dy is read once for them.
-inline constexpr std::int64_t kGradientCols = 2 * kChunk;
-static_assert(kGradientCols == CodedColumns::kMost);
+inline constexpr std::int64_t kInputGradientCols = CodedColumns::kMost;
 static_assert(CodedRows::kMost <= 2 * kChunk);  // rows of LinearScratch::tile and low_rank
 // Rows of dy per task of du = dy B, at most. Where there are few, tasks have an eighth of them, in
 // multiples of 8: of every Kernels::step, because transposed operands are padded to it.
@@ -45,19 +44,19 @@ inline constexpr std::int64_t kGradientRows = 64;
 
 // Scratch of one worker.
 struct LinearScratch {
-  MatrixView tile;  // sums: (kWeightRows, lanes), (rows of a chunk, kChunk or kGradientCols) ...
+  MatrixView tile;      // sums: (kWeightRows, lanes), (rows of a chunk, cols) ...
   MatrixView low_rank;  // behind it, sums of the same shape, of the adapter before dropout
   MatrixView rows;      // (kWeightRows, k) rows operand
   MatrixView panel;     // (k, kChunk) panels, or two of (kBackwardDepth, kChunk)
   MatrixView scales;    // of kWeightRows rows of a weight
   MatrixView values;    // decoded weights or dropped inputs, before packing; scales; codes
 
+  // cols: of the sums of a row of the chunk, kInputGradientCols for gradients of inputs.
   LinearScratch(Carver& carver, const Kernels& kernels, std::int64_t rows_of_chunk,
                 std::int64_t features, std::int64_t rank, std::int64_t cols = kChunk) {
     const std::int64_t lanes = RoundUp(std::max(rows_of_chunk, rank), kChunk);
-    const std::int64_t rows_of_sums = lanes * cols / kChunk;
-    tile = carver.Matrix(DType::kF32, 2 * rows_of_sums, kChunk);
-    low_rank = Rows(tile, rows_of_sums, rows_of_sums);
+    tile = carver.Matrix(DType::kF32, 2 * lanes, cols);
+    low_rank = Rows(tile, lanes, lanes);
     rows = carver.Matrix(ElementType(kernels), kWeightRows, PackedStride(kernels, kForwardDepth));
     panel = carver.Matrix(ElementType(kernels), kForwardDepth, kChunk);
     scales = carver.Matrix(DType::kF32, 1, WeightRows::ScaleCount(features, kWeightRows));

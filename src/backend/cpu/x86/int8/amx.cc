@@ -116,13 +116,15 @@ void Multiply(const Int8Product& p) {
       KernelsFor<kMostGroups>([]<int kGroups>() { return Block<kGroups>; });
   const auto block = kBlocks[(p.k + int8::kGroup - 1) / int8::kGroup - 1];
   const Index blocks = (p.rows + kTileRows - 1) / kTileRows * (p.width / kInt8Vector);
-  const Index bytes = p.fetch == nullptr ? 0 : p.width * p.k;
+  const Index bytes = p.fetch_codes == nullptr ? 0 : p.width * p.k;
   const Index step = (bytes / blocks + kCacheLine - 1) / kCacheLine * kCacheLine;
   Index fetched = 0;
   for (Index row = 0; row < p.rows; row += kTileRows) {
     for (Index lane = 0; lane < p.width; lane += kInt8Vector) {
       const Index end = std::min(fetched + step, bytes);
-      for (; fetched < end; fetched += kCacheLine) _mm_prefetch(p.fetch + fetched, _MM_HINT_T1);
+      for (; fetched < end; fetched += kCacheLine) {
+        _mm_prefetch(p.fetch_codes + fetched, _MM_HINT_T1);
+      }
       block(p, row, lane);
     }
   }

@@ -28,7 +28,8 @@ using Ints = hn::Vec<IntTag>;
 using Sum = decltype(Ints::raw);
 
 // Sums of a tile. With fewer, each instruction would wait for the one before it in its sum. Of 32
-// registers, 12 others keep the totals in float32 until the tile ends; of 16, they stay in memory.
+// registers, 12 others keep the totals in float32 until the tile ends; of 16, totals stay in
+// memory.
 constexpr int kTileSums = 12;
 constexpr bool kKeepsTotals = HWY_TARGET == HWY_AVX3;
 
@@ -161,8 +162,9 @@ void Tile(const Int8Product& p, Index row, Index lane) {
 
 // Few lines at a time, so that the product goes on while memory is waited for.
 HWY_INLINE void Fetch(const CacheLines& lines) {
-  for (Index i = 0; i < lines.count; ++i) {
-    __builtin_prefetch(lines.data + i * lines.stride, 0, 2);
+  const std::uint8_t* row = lines.data;
+  for (Index r = 0; r < lines.rows; ++r, row += lines.stride) {
+    for (Index i = 0; i < lines.bytes; i += kCacheLine) __builtin_prefetch(row + i, 0, 2);
   }
 }
 
@@ -172,7 +174,7 @@ void MultiplyRows(const Int8Product& p) {
       KernelsFor<kRows>([]<int kHeight>() { return Tile<kHeight, kVectors, kQuads>; });
   for (Index lane = 0; lane < p.width; lane += kVectors * kLanes) {
     ForEachTile(p.rows, kRows, [&](Index r, Index height) {
-      if (lane == 0) Fetch(p.weight.Part(r, r + height, p.rows));
+      if (lane == 0) Fetch(p.fetch_weight.Part(r, r + height, p.rows));
       kTiles[height - 1](p, r, lane);
     });
   }
